@@ -1,0 +1,185 @@
+//! A plan leaves no choice to whoever carries it out, and is checked before it is. An unsound plan is
+//! our own bug: it is never written.
+
+use crate::deal::{Deal, FoldError};
+use crate::fact::{Change, Fact};
+use crate::ids::{ActorId, DealId};
+use crate::key::{Fingerprint, Key};
+use crate::message::Message;
+use crate::money::{self, Account, Nano, Posting};
+use crate::state::{self, Status};
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub key: Key,
+    pub fingerprint: Fingerprint,
+    /// What was reported or commanded.
+    pub event_type: &'static str,
+    pub deal: DealId,
+    /// One fact, or two where a state is passed through.
+    pub steps: Vec<Step>,
+    pub messages: Vec<Message>,
+}
+
+/// A fact to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub event_type: &'static str,
+    pub to: Status,
+    pub actor: Option<ActorId>,
+    pub changes: Vec<Change>,
+    pub postings: Vec<Posting>,
+}
+
+/// A checked plan: the facts with their places, and the deal as it will be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    pub plan: Plan,
+    pub before: Option<Deal>,
+    pub after: Deal,
+    pub facts: Vec<Fact>,
+    pub at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unsound {
+    NoStep,
+    OtherDeal(DealId),
+    IllegalMove { from: Option<Status>, to: Status },
+    Unbalanced { event_type: &'static str, sum: i128 },
+    ForeignAccount(Account),
+    Overdraft(Account),
+    /// The escrow is not what the deposits left in it.
+    EscrowMismatch,
+    /// The refundable balance is not what the open orders add up to.
+    RefundMismatch,
+    /// A final state must leave nothing in escrow.
+    EscrowStranded(Status),
+    /// Money waits, and nobody would ever look.
+    NoDeadline(Status),
+    /// A key that expires must not guard money.
+    ExpiringKey,
+    Fold(FoldError),
+}
+
+impl Plan {
+    /// Checks the plan against the deal it was decided on. Time never runs backwards within a deal:
+    /// its facts and its outbox positions keep their order though two machines' clocks disagree.
+    pub fn check(self, before: Option<&Deal>, now: Timestamp) -> Result<Checked, Unsound> {
+        let at = before.map_or(now, |deal| deal.updated_at.max(now));
+        let first_seq = before.map_or(1, |deal| deal.version + 1);
+        if before.is_some_and(|deal| deal.id != self.deal) {
+            return Err(Unsound::OtherDeal(self.deal));
+        }
+        let last_seq = first_seq + self.steps.len() as u64 - u64::from(!self.steps.is_empty());
+        let position = outbox_position(at, &self.deal.to_string(), last_seq);
+        let mut deal = before.cloned();
+        let mut facts = Vec::with_capacity(self.steps.len());
+        for (seq, step) in (first_seq..).zip(&self.steps) {
+            let from = deal.as_ref().map(|deal| deal.status);
+            check_step(self.deal, from, step)?;
+            if !step.postings.is_empty() && !self.key.moves_money() {
+                return Err(Unsound::ExpiringKey);
+            }
+            let fact = Fact {
+                seq,
+                event_type: step.event_type,
+                from,
+                to: step.to,
+                actor: step.actor,
+                changes: step.changes.clone(),
+                postings: step.postings.clone(),
+                at,
+                outbox_position: position.clone(),
+            };
+            match &mut deal {
+                Some(deal) => deal.apply(&fact).map_err(Unsound::Fold)?,
+                None => deal = Some(Deal::created_by(&fact).map_err(Unsound::Fold)?),
+            }
+            facts.push(fact);
+        }
+        let after = deal.filter(|_| !facts.is_empty()).ok_or(Unsound::NoStep)?;
+        if after.id != self.deal {
+            return Err(Unsound::OtherDeal(after.id));
+        }
+        check_deal(&after)?;
+        Ok(Checked { plan: self, before: before.cloned(), after, facts, at })
+    }
+}
+
+fn check_step(deal: DealId, from: Option<Status>, step: &Step) -> Result<(), Unsound> {
+    let legal = match from {
+        None => step.to == Status::Draft,
+        Some(from) => from == step.to || state::moves(from, step.to).next().is_some(),
+    };
+    if !legal {
+        return Err(Unsound::IllegalMove { from, to: step.to });
+    }
+    let sum = money::sum(&step.postings);
+    if sum != 0 {
+        return Err(Unsound::Unbalanced { event_type: step.event_type, sum });
+    }
+    for posting in &step.postings {
+        match posting.account {
+            Account::Escrow(of) | Account::Payable(of) | Account::Refundable(of) if of != deal => {
+                return Err(Unsound::ForeignAccount(posting.account));
+            }
+            Account::Escrow(_)
+            | Account::Payable(_)
+            | Account::Refundable(_)
+            | Account::ExternalTon
+            | Account::Commission
+            | Account::NetworkFees
+            | Account::Suspense => {}
+        }
+    }
+    Ok(())
+}
+
+/// What holds of every deal at rest.
+pub fn check_deal(deal: &Deal) -> Result<(), Unsound> {
+    let balances = [
+        (Account::Escrow(deal.id), deal.escrow),
+        (Account::Payable(deal.id), deal.payable),
+        (Account::Refundable(deal.id), deal.refundable),
+    ];
+    for (account, balance) in balances {
+        if balance < Nano::ZERO {
+            return Err(Unsound::Overdraft(account));
+        }
+    }
+    let open_orders = deal.refunds.iter().filter(|order| order.settled.is_none());
+    if total(open_orders.map(|order| order.amount)) != i128::from(deal.refundable.get()) {
+        return Err(Unsound::RefundMismatch);
+    }
+    if deal.deposits.iter().any(|deposit| deposit.returned > deposit.amount) {
+        return Err(Unsound::EscrowMismatch);
+    }
+    if deal.status.is_final() {
+        if deal.escrow != Nano::ZERO {
+            return Err(Unsound::EscrowStranded(deal.status));
+        }
+    } else {
+        let left = total(deal.deposits.iter().map(|deposit| deposit.amount))
+            - total(deal.deposits.iter().map(|deposit| deposit.returned));
+        if left != i128::from(deal.escrow.get()) {
+            return Err(Unsound::EscrowMismatch);
+        }
+    }
+    let unsettled = deal.payable.is_positive() || deal.refundable.is_positive();
+    let unwatched = deal.escrow.is_positive() && deal.deadline_at.is_none();
+    if unwatched || (unsettled && deal.settlement_due_at.is_none()) {
+        return Err(Unsound::NoDeadline(deal.status));
+    }
+    Ok(())
+}
+
+fn total(amounts: impl Iterator<Item = Nano>) -> i128 {
+    amounts.map(|amount| i128::from(amount.get())).sum()
+}
+
+/// Sorts an aggregate's rows in commit order.
+pub fn outbox_position(at: Timestamp, aggregate: &str, seq: u64) -> String {
+    format!("{:013}#{aggregate}#{seq:010}", at.as_millis())
+}

@@ -1,0 +1,24 @@
+//! Points in time and spans, in whole milliseconds since the Unix epoch. The clock itself lives in
+//! the platform: here time is always an argument.
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    pub const fn plus_secs(self, secs: u32) -> Self {
+        Self(self.0.saturating_add(secs as i64 * 1000))
+    }
+
+    /// How far two moments are apart, whichever comes first.
+    pub const fn distance_ms(self, other: Self) -> u64 {
+        self.0.abs_diff(other.0)
+    }
+}

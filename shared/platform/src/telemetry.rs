@@ -1,0 +1,161 @@
+//! Logs as one JSON object a line, with the field names that Powertools users know, and metrics in
+//! CloudWatch's embedded format. No body, secret or address is ever logged.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::Mutex;
+
+use serde_json::{Map, Value, json};
+use tracing::field::{Field, Visit};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer};
+
+/// Once per process; a second call changes nothing.
+pub fn init(service: &'static str) {
+    let filter = std::env::var("LOG_LEVEL").unwrap_or_else(|_| "info".to_owned());
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let _ = tracing_subscriber::registry().with(filter).with(JsonLines { service }).try_init();
+}
+
+struct JsonLines {
+    service: &'static str,
+}
+
+/// The fields of a span, to be repeated on every line inside it.
+struct Fields(Map<String, Value>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let mut text = String::new();
+        let _ = write!(text, "{value:?}");
+        self.0.insert(field.name().to_owned(), Value::String(text));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), Value::String(value.to_owned()));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
+    fn on_new_span(
+        &self,
+        attributes: &tracing::span::Attributes<'_>,
+        id: &tracing::span::Id,
+        context: Context<'_, S>,
+    ) {
+        let mut fields = Fields(Map::new());
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, context: Context<'_, S>) {
+        let mut line = Fields(Map::new());
+        line.0.insert("timestamp".to_owned(), crate::clock::to_text(crate::clock::now()).into());
+        line.0.insert("level".to_owned(), event.metadata().level().to_string().into());
+        line.0.insert("service".to_owned(), self.service.into());
+        for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(fields) = span.extensions().get::<Fields>() {
+                line.0.extend(fields.0.clone());
+            }
+        }
+        event.record(&mut line);
+        write_line(&Value::Object(line.0));
+    }
+}
+
+/// Lambda captures both streams. Ours goes to stderr, so that tools can print a result on stdout.
+fn write_line(value: &Value) {
+    let _ = writeln!(std::io::stderr(), "{value}");
+}
+
+/// Counters of one invocation, written as one embedded-metric line per set of dimensions.
+#[derive(Default)]
+pub struct Metrics {
+    counts: Mutex<BTreeMap<(String, &'static str), u64>>,
+}
+
+impl Metrics {
+    /// Counts under a dimension such as `topic=escrow.confirmations`; empty for none.
+    pub fn count(&self, name: &'static str, dimension: &str) {
+        let mut counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *counts.entry((dimension.to_owned(), name)).or_default() += 1;
+    }
+
+    pub fn flush(&self, service: &str) {
+        let mut counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for line in lines(&std::mem::take(&mut *counts), service) {
+            write_line(&line);
+        }
+    }
+}
+
+fn lines(counts: &BTreeMap<(String, &'static str), u64>, service: &str) -> Vec<Value> {
+    let namespace = std::env::var("METRICS_NAMESPACE");
+    let namespace = namespace.unwrap_or_else(|_| "EscrowFunctions".to_owned());
+    let mut by_dimension: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
+    for ((dimension, name), count) in counts {
+        by_dimension.entry(dimension).or_default().push((name, *count));
+    }
+    let line = |(dimension, metrics): (&str, Vec<(&str, u64)>)| {
+        let mut line = Map::new();
+        let mut dimensions = vec!["service"];
+        line.insert("service".to_owned(), service.into());
+        if let Some((name, value)) = dimension.split_once('=') {
+            dimensions.push(name);
+            line.insert(name.to_owned(), value.into());
+        }
+        let definitions: Vec<Value> =
+            metrics.iter().map(|(name, _)| json!({"Name": name, "Unit": "Count"})).collect();
+        for (name, count) in &metrics {
+            line.insert((*name).to_owned(), (*count).into());
+        }
+        let directive = json!({
+            "Timestamp": crate::clock::now().as_millis(),
+            "CloudWatchMetrics": [
+                {"Namespace": namespace, "Dimensions": [dimensions], "Metrics": definitions}
+            ],
+        });
+        line.insert("_aws".to_owned(), directive);
+        Value::Object(line)
+    };
+    by_dimension.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_become_embedded_metrics_with_their_dimensions() {
+        let metrics = Metrics::default();
+        metrics.count("worker.events.duplicate", "");
+        metrics.count("worker.events.duplicate", "");
+        metrics.count("worker.dlq.messages", "topic=escrow.confirmations.dlq");
+        let lines = lines(&metrics.counts.lock().unwrap(), "deposit-confirmed");
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["worker.events.duplicate"], 2);
+        assert_eq!(lines[0]["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0], json!(["service"]));
+        assert_eq!(lines[1]["worker.dlq.messages"], 1);
+        assert_eq!(lines[1]["topic"], "escrow.confirmations.dlq");
+        let definition = &lines[1]["_aws"]["CloudWatchMetrics"][0];
+        assert_eq!(definition["Dimensions"][0], json!(["service", "topic"]));
+        assert_eq!(definition["Metrics"], json!([{"Name": "worker.dlq.messages", "Unit": "Count"}]));
+    }
+}
