@@ -138,3 +138,206 @@ fn plan(
         messages,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::deal::{Party, RefundOrder, Terms};
+    use domain::ids::{ActorId, ChannelId, DealId};
+    use domain::money::BasisPoints;
+    use domain::plan::check_deal;
+    use domain::policy::Policy;
+    use domain::time::Timestamp;
+    use domain::ton::{Address, TxHash};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+    const TON: i64 = 1_000_000_000;
+
+    fn address(number: u8) -> Address {
+        Address::from_parts(0, [number; 32])
+    }
+
+    /// A deal of 1 TON with nothing in escrow.
+    fn deal(status: Status) -> Deal {
+        Deal {
+            id: DealId::from_u128(7),
+            status,
+            version: 4,
+            advertiser: ActorId(1),
+            owner: ActorId(2),
+            channel: ChannelId(3),
+            commission: BasisPoints::DEFAULT,
+            terms: Terms { version: 1, price: Nano::new(TON), proposed_by: Party::Advertiser },
+            deposit_address: Some(address(9)),
+            payout_address: Some(address(8)),
+            escrow: Nano::ZERO,
+            payable: Nano::ZERO,
+            refundable: Nano::ZERO,
+            deposits: Vec::new(),
+            refunds: Vec::new(),
+            deadline_at: Some(NOW),
+            settlement_due_at: None,
+            created_at: NOW,
+            updated_at: NOW,
+            outbox_position: String::new(),
+        }
+    }
+
+    fn deposit(amount: i64) -> DepositConfirmed {
+        DepositConfirmed {
+            deal: DealId::from_u128(7),
+            tx: TxHash::from_bytes([1; 32]),
+            amount: Nano::new(amount),
+            confirmations: 3,
+            from: address(5),
+            deposit_address: address(9),
+        }
+    }
+
+    fn decided(deal: &Deal, deposit: &DepositConfirmed) -> Decision {
+        let policy = Policy::default();
+        decide(deal, deposit, &Moment { now: NOW, recorded_at: NOW, policy: &policy })
+    }
+
+    /// The deal after the plan, which must be sound, and the word of its fact.
+    fn applied(deal: &Deal, deposit: &DepositConfirmed) -> (Deal, &'static str, usize) {
+        let Decision::Apply(plan) = decided(deal, deposit) else {
+            panic!("{:?}", decided(deal, deposit))
+        };
+        let messages = plan.messages.len();
+        let checked = plan.check(Some(deal), NOW).expect("the plan is sound");
+        assert_eq!(check_deal(&checked.after), Ok(()));
+        (checked.after, checked.facts[0].event_type, messages)
+    }
+
+    #[test]
+    fn every_state_has_its_answer() {
+        for status in Status::ALL {
+            let before = deal(status);
+            match (status, decided(&before, &deposit(TON))) {
+                (
+                    Status::Draft | Status::OfferPending | Status::Negotiating | Status::Accepted,
+                    Decision::NotReady(not_ready),
+                ) => assert_eq!(not_ready.wait, Wait::Backoff),
+                (Status::Published, Decision::Refuse(refusal)) => {
+                    assert_eq!(refusal.code, "CORRUPT_DEAL");
+                    assert!(refusal.critical);
+                }
+                (Status::AwaitingPayment, Decision::Apply(_)) => {
+                    let (after, word, messages) = applied(&before, &deposit(TON));
+                    assert_eq!((after.status, word, messages), (Status::Funded, "FUNDED", 0));
+                    assert_eq!(after.escrow, Nano::new(TON));
+                    assert_eq!(after.deadline_at, Some(NOW.plus_secs(72 * 3600)));
+                }
+                (
+                    Status::Funded
+                    | Status::CreativeSubmitted
+                    | Status::CreativeApproved
+                    | Status::Scheduled
+                    | Status::DeliveryVerifying
+                    | Status::CompletedReleased
+                    | Status::Disputed
+                    | Status::Cancelled
+                    | Status::Refunded
+                    | Status::Expired,
+                    Decision::Apply(_),
+                ) => {
+                    let (after, word, messages) = applied(&before, &deposit(TON));
+                    assert_eq!((after.status, word, messages), (status, "DEPOSIT_RETURNED", 1));
+                    assert_eq!((after.escrow, after.refundable), (Nano::ZERO, Nano::new(TON)));
+                    assert_eq!(after.refunds[0].to, address(5));
+                    assert_eq!(after.deadline_at, before.deadline_at);
+                    assert_eq!(after.settlement_due_at, Some(NOW.plus_secs(6 * 3600)));
+                }
+                (_, other) => panic!("{status}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn partial_deposits_add_up_and_the_surplus_goes_back() {
+        let (after, word, _) = applied(&deal(Status::AwaitingPayment), &deposit(TON - 1));
+        assert_eq!((after.status, word), (Status::AwaitingPayment, "DEPOSIT_PARTIAL"));
+        let mut second = deposit(TON);
+        second.tx = TxHash::from_bytes([2; 32]);
+        let (after, word, messages) = applied(&after, &second);
+        assert_eq!((after.status, word, messages), (Status::Funded, "FUNDED", 1));
+        assert_eq!((after.escrow, after.refundable), (Nano::new(TON), Nano::new(TON - 1)));
+    }
+
+    #[test]
+    fn dust_completes_a_price_but_is_never_refunded() {
+        let (almost, _, _) = applied(&deal(Status::AwaitingPayment), &deposit(TON - 1));
+        let mut dust = deposit(2);
+        dust.tx = TxHash::from_bytes([2; 32]);
+        let (after, word, messages) = applied(&almost, &dust);
+        assert_eq!((after.status, word, messages), (Status::Funded, "FUNDED", 0));
+        assert_eq!((after.escrow, after.refundable), (Nano::new(TON), Nano::ZERO));
+
+        for status in [Status::AwaitingPayment, Status::Funded, Status::Cancelled] {
+            let (after, word, messages) = applied(&deal(status), &deposit(19_999_999));
+            assert_eq!((word, messages), ("DEPOSIT_SUSPENDED", 0), "{status}");
+            assert_eq!(after.deposits, []);
+        }
+        let (_, word, _) = applied(&deal(Status::Cancelled), &deposit(20_000_000));
+        assert_eq!(word, "DEPOSIT_RETURNED");
+    }
+
+    #[test]
+    fn a_full_row_sends_further_deposits_to_suspense_with_an_alarm() {
+        let mut full = deal(Status::AwaitingPayment);
+        for number in 0..100 {
+            let mut part = deposit(20_000_000 / 4 * 4);
+            part.tx = TxHash::from_bytes([100 + number; 32]);
+            full.terms.price = Nano::new(100 * TON);
+            full = applied(&full, &part).0;
+        }
+        let (after, word, messages) = applied(&full, &deposit(TON));
+        assert_eq!((word, messages), ("DEPOSIT_SUSPENDED", 1));
+        assert_eq!(after.deposits.len(), 100);
+
+        let mut full = deal(Status::Cancelled);
+        full.refunds = (1..=100)
+            .map(|number| RefundOrder {
+                number,
+                amount: Nano::new(1),
+                to: address(5),
+                deposit: TxHash::from_bytes([7; 32]),
+                settled: Some(TxHash::from_bytes([8; 32])),
+            })
+            .collect();
+        let (after, word, messages) = applied(&full, &deposit(TON));
+        assert_eq!((word, messages), ("DEPOSIT_RETURNED", 1));
+        assert_eq!((after.refunds.len(), after.refundable), (100, Nano::ZERO));
+    }
+
+    #[test]
+    fn another_address_is_refused_and_too_few_confirmations_wait() {
+        let mut elsewhere = deposit(TON);
+        elsewhere.deposit_address = address(1);
+        for status in [Status::AwaitingPayment, Status::Cancelled, Status::Disputed] {
+            let Decision::Refuse(refusal) = decided(&deal(status), &elsewhere) else { panic!() };
+            assert_eq!((refusal.code, refusal.critical), ("OTHER_DEPOSIT_ADDRESS", true));
+        }
+        let mut unaddressed = deal(Status::Cancelled);
+        unaddressed.deposit_address = None;
+        assert!(matches!(decided(&unaddressed, &deposit(TON)), Decision::Refuse(_)));
+
+        let mut young = deposit(TON);
+        young.confirmations = 2;
+        let Decision::NotReady(wait) = decided(&deal(Status::AwaitingPayment), &young) else {
+            panic!()
+        };
+        assert_eq!((wait.code, wait.wait), ("TOO_FEW_CONFIRMATIONS", Wait::AnotherReport));
+    }
+
+    #[test]
+    fn a_sum_that_no_i64_holds_is_refused() {
+        let (rich, _, _) = applied(&deal(Status::AwaitingPayment), &deposit(TON - 1));
+        let mut huge = deposit(i64::MAX);
+        huge.tx = TxHash::from_bytes([2; 32]);
+        let Decision::Refuse(refusal) = decided(&rich, &huge) else { panic!() };
+        assert_eq!(refusal.code, "IMPOSSIBLE_AMOUNT");
+    }
+}

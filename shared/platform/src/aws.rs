@@ -8,7 +8,26 @@ use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
-pub async fn config() -> SdkConfig {
+/// What the functions call. Built apart from each other, so that each can be pointed elsewhere.
+#[derive(Clone)]
+pub struct Clients {
+    pub dynamodb: aws_sdk_dynamodb::Client,
+    pub sqs: aws_sdk_sqs::Client,
+    pub secrets: aws_sdk_secretsmanager::Client,
+}
+
+impl Clients {
+    pub async fn from_env() -> Self {
+        let config = config().await;
+        Self {
+            dynamodb: aws_sdk_dynamodb::Client::new(&config),
+            sqs: aws_sdk_sqs::Client::new(&config),
+            secrets: aws_sdk_secretsmanager::Client::new(&config),
+        }
+    }
+}
+
+async fn config() -> SdkConfig {
     let http = aws_smithy_http_client::Builder::new()
         .tls_provider(Provider::Rustls(CryptoMode::Ring))
         .build_https();

@@ -29,7 +29,8 @@ use crate::store::{self, Committed, Processed, Store, messages};
 use crate::telemetry::{self, Metrics};
 use crate::wire::report::{DealResult, Report};
 use crate::wire::{Event, Incoming, Origin, kafka, sqs};
-use crate::{aws, clock};
+use crate::aws::Clients;
+use crate::clock;
 
 /// Deals in work at once within one invocation.
 const LANES: usize = 16;
@@ -47,7 +48,7 @@ pub async fn run<R: DealResult>(
 ) -> Result<(), lambda_runtime::Error> {
     telemetry::init(function.name);
     let config = Config::from_env()?;
-    let pipeline = Pipeline::new(function, decide, config, &aws::config().await);
+    let pipeline = Pipeline::new(function, decide, config, Clients::from_env().await);
     let pipeline = &pipeline;
     lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| async move {
         let deadline_ms = i64::try_from(event.context.deadline).unwrap_or(i64::MAX);
@@ -153,11 +154,9 @@ impl<R: DealResult> Pipeline<R> {
         function: &'static Function,
         decide: Decide<R>,
         config: Config,
-        sdk: &aws_config::SdkConfig,
+        clients: Clients,
     ) -> Self {
-        let dynamodb = aws_sdk_dynamodb::Client::new(sdk);
-        let sqs = aws_sdk_sqs::Client::new(sdk);
-        let secrets = aws_sdk_secretsmanager::Client::new(sdk);
+        let Clients { dynamodb, sqs, secrets } = clients;
         Self {
             function,
             decide,

@@ -1,0 +1,134 @@
+//! One function's surroundings: its own tables, queues and secret under a name of their own, so that
+//! tests never meet.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_sqs::types::QueueAttributeName;
+use domain::deal::Deal;
+use domain::fact::Fact;
+use domain::ids::DealId;
+use platform::aws::Clients;
+use platform::config::Config;
+use platform::store::item::{Item, to_json};
+use platform::store::{Loaded, Store, rows};
+use serde_json::Value;
+
+use crate::{engine, ministack, records};
+
+static BEDS: AtomicU64 = AtomicU64::new(0);
+
+pub struct Bed {
+    pub clients: Clients,
+    pub env: HashMap<String, String>,
+    pub config: Config,
+    pub store: Store,
+    pub dynamodb_url: String,
+}
+
+impl Bed {
+    /// An engine of its own, and the SQS that the test runner started.
+    pub async fn new(function: &str) -> Self {
+        let engine = engine::Engine::start().await;
+        Self::on(&engine.url(), &ministack::shared_endpoint(), function).await
+    }
+
+    pub async fn on(dynamodb_url: &str, aws_url: &str, function: &str) -> Self {
+        let number = BEDS.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("t{}-{number}-{function}", std::process::id());
+        let clients = Clients {
+            dynamodb: engine::client(dynamodb_url),
+            sqs: ministack::sqs(aws_url),
+            secrets: ministack::secrets(aws_url),
+        };
+        let tables = engine::create_tables(&clients.dynamodb, &prefix).await;
+        let secret_id = format!("{prefix}-workers");
+        let secret = clients.secrets.create_secret().name(&secret_id);
+        secret.secret_string(records::SECRET).send().await.expect("the secret is created");
+        let queue = async |name: &str| create_queue(&clients.sqs, &format!("{prefix}-{name}")).await;
+        let env = HashMap::from([
+            ("DEALS_TABLE".to_owned(), tables.deals),
+            ("JOURNAL_TABLE".to_owned(), tables.journal),
+            ("PROCESSED_TABLE".to_owned(), tables.processed),
+            ("OUTBOX_TABLE".to_owned(), tables.outbox),
+            ("OPERATIONS_TABLE".to_owned(), tables.operations),
+            ("RETRY_QUEUE_URL".to_owned(), queue("retry").await),
+            ("DLQ_URL".to_owned(), queue("dlq").await),
+            ("DOORBELL_QUEUE_URL".to_owned(), queue("doorbell.fifo").await),
+            ("WORKER_SECRET_ID".to_owned(), secret_id),
+        ]);
+        let config = Config::read(&env).expect("the bed's settings are complete");
+        let store = Store::new(clients.dynamodb.clone(), config.tables.clone());
+        Self { clients, env, config, store, dynamodb_url: dynamodb_url.to_owned() }
+    }
+
+    pub async fn deal(&self, id: DealId) -> Option<Loaded> {
+        let request = self.clients.dynamodb.get_item().table_name(&self.config.tables.deals);
+        let key = AttributeValue::S(id.to_string());
+        let answer = request.key("deal_id", key).consistent_read(true).send().await;
+        answer.expect("the engine answers").item.map(|item| rows::deal_from_item(item).expect("reads"))
+    }
+
+    pub async fn journal(&self, id: DealId) -> Vec<Fact> {
+        let mut rows = self.journal_rows(id).await;
+        rows.drain(..).map(|item| rows::fact_from_item(item).expect("a fact reads back")).collect()
+    }
+
+    pub async fn journal_rows(&self, id: DealId) -> Vec<Item> {
+        let request = self.clients.dynamodb.query().table_name(&self.config.tables.journal);
+        let answer = request
+            .key_condition_expression("aggregate_id = :id")
+            .expression_attribute_values(":id", AttributeValue::S(id.to_string()))
+            .consistent_read(true)
+            .send()
+            .await;
+        answer.expect("the engine answers").items.unwrap_or_default()
+    }
+
+    /// All rows of a table as JSON.
+    pub async fn rows(&self, table: &str) -> Vec<Value> {
+        let request = self.clients.dynamodb.scan().table_name(table).consistent_read(true);
+        let pages = request.into_paginator().items().send().collect::<Result<Vec<_>, _>>().await;
+        pages.expect("the engine answers").into_iter().map(to_json).collect()
+    }
+
+    /// The deal as stored, after checking that it is the fold of its journal and sound.
+    pub async fn sound_deal(&self, id: DealId) -> Deal {
+        let stored = self.deal(id).await.expect("the deal is there").deal;
+        let folded = Deal::fold(&self.journal(id).await).expect("the journal folds");
+        assert_eq!(stored, folded, "the deal row is not the fold of its journal");
+        domain::plan::check_deal(&stored).expect("the deal is sound");
+        stored
+    }
+
+    /// Takes what is in a queue now.
+    pub async fn take(&self, queue_url: &str) -> Vec<Value> {
+        let mut taken = Vec::new();
+        loop {
+            let request = self.clients.sqs.receive_message().queue_url(queue_url);
+            let answer = request.max_number_of_messages(10).wait_time_seconds(0).send().await;
+            let messages = answer.expect("SQS answers").messages.unwrap_or_default();
+            if messages.is_empty() {
+                return taken;
+            }
+            for message in messages {
+                let request = self.clients.sqs.delete_message().queue_url(queue_url);
+                let handle = message.receipt_handle.expect("a message has a handle");
+                request.receipt_handle(handle).send().await.expect("SQS answers");
+                let body = message.body.expect("a message has a body");
+                taken.push(serde_json::from_str(&body).expect("our messages are JSON"));
+            }
+        }
+    }
+}
+
+async fn create_queue(sqs: &aws_sdk_sqs::Client, name: &str) -> String {
+    let request = sqs.create_queue().queue_name(name);
+    let request = if name.ends_with(".fifo") {
+        request.attributes(QueueAttributeName::FifoQueue, "true")
+    } else {
+        request
+    };
+    request.send().await.expect("the queue is created").queue_url.expect("a queue has a URL")
+}

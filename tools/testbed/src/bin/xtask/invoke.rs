@@ -1,0 +1,118 @@
+//! `make invoke`: a function's real bootstrap under AWS's runtime emulator, on the embedded engine,
+//! with the deals that the samples name; then what it left behind.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use domain::ids::DealId;
+use platform::catalog::FUNCTIONS;
+use serde_json::Value;
+use testbed::bed::Bed;
+use testbed::emulator::Emulator;
+use testbed::engine::Engine;
+use testbed::ministack::Ministack;
+use testbed::{report, samples};
+
+pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String> {
+    let names: Vec<&str> = FUNCTIONS.iter().map(|each| each.name).collect();
+    if !names.contains(&function) {
+        return Err(format!("FUNCTION={function} is unknown; there are: {}", names.join(", ")));
+    }
+    let text = std::fs::read_to_string(event).map_err(|error| {
+        format!("EVENT={event} cannot be read: {error}; samples are in events/{function}/")
+    })?;
+    let event: Value =
+        serde_json::from_str(&text).map_err(|error| format!("{event} is not JSON: {error}"))?;
+    let stack = Stack::start(root, function).await?;
+    samples::seed_deals(&stack.bed).await;
+    samples::seed_letter(&stack.bed).await;
+    let answer = stack.emulator.invoke(&event).await?;
+    println!("\nanswer\n  {answer}\n");
+    for id in deals_of(&event) {
+        match stack.bed.deal(id).await {
+            Some(_) => {
+                println!("{}", report::deal(&stack.bed.sound_deal(id).await));
+                println!("{}", report::journal(&stack.bed.journal(id).await));
+                let rows = stack.bed.rows(&stack.bed.config.tables.outbox).await;
+                let own: Vec<Value> =
+                    rows.into_iter().filter(|row| row["aggregate_id"] == id.to_string()).collect();
+                println!("{}", report::outbox(&own));
+            }
+            None => println!("deal {id}\n  does not exist\n"),
+        }
+    }
+    println!("{}", report::letters(&stack.bed.rows(&stack.bed.config.tables.operations).await));
+    Ok(())
+}
+
+/// Everything that a function needs, and the function.
+pub struct Stack {
+    pub bed: Bed,
+    pub emulator: Emulator,
+    _ministack: Ministack,
+    _engine: Engine,
+}
+
+impl Stack {
+    pub async fn start(root: &Path, function: &str) -> Result<Self, String> {
+        let bootstrap = build(root, function)?;
+        let ministack = Ministack::start(root).await?;
+        let engine = Engine::start().await;
+        let bed = Bed::on(&engine.url(), &ministack.url, function).await;
+        let mut env: HashMap<String, String> = bed.env.clone();
+        for (name, value) in [
+            ("AWS_ENDPOINT_URL", ministack.url.as_str()),
+            ("AWS_ENDPOINT_URL_DYNAMODB", &bed.dynamodb_url),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_LAMBDA_FUNCTION_TIMEOUT", "60"),
+        ] {
+            env.insert(name.to_owned(), value.to_owned());
+        }
+        let log = root.join("target/function.log");
+        let file = std::fs::File::create(&log).map_err(|error| error.to_string())?;
+        let emulator = Emulator::start(root, &bootstrap, &env, Stdio::from(file)).await?;
+        Ok(Self { bed, emulator, _ministack: ministack, _engine: engine })
+    }
+}
+
+fn build(root: &Path, function: &str) -> Result<PathBuf, String> {
+    let status = Command::new(env!("CARGO"))
+        .current_dir(root)
+        .args(["build", "--locked", "--quiet", "--package", function])
+        .status()
+        .map_err(|error| format!("cargo does not start: {error}"))?;
+    if !status.success() {
+        return Err(format!("{function} does not build"));
+    }
+    Ok(root.join("target/debug").join(function))
+}
+
+/// The deals that an event's records speak of.
+fn deals_of(event: &Value) -> Vec<DealId> {
+    let mut found = Vec::new();
+    let mut note = |text: &str| {
+        for word in text.split('"') {
+            if let Some(id) = DealId::parse(word).filter(|id| !found.contains(id)) {
+                found.push(id);
+            }
+        }
+    };
+    if let Ok(read) = platform::wire::Event::read(event.clone()) {
+        match read {
+            platform::wire::Event::Kafka(records) => {
+                for record in records {
+                    note(&String::from_utf8_lossy(&record.incoming.body));
+                }
+            }
+            platform::wire::Event::Sqs(messages) => {
+                for message in messages {
+                    note(&message.body);
+                }
+            }
+        }
+    }
+    found
+}

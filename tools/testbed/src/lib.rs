@@ -1,0 +1,12 @@
+//! Real engines for tests and local runs: a DynamoDB engine inside the process, SQS and Secrets
+//! Manager from ministack. Also the deals and records that samples, tests and the demo share.
+
+pub mod catalog;
+pub mod engine;
+pub mod ministack;
+pub mod emulator;
+pub mod bed;
+pub mod deals;
+pub mod records;
+pub mod samples;
+pub mod report;

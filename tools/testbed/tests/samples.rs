@@ -1,0 +1,36 @@
+//! The files in `events/` are in step with the code, and each does what its page says.
+
+use platform::catalog::DEPOSIT_CONFIRMED;
+use platform::clock;
+use platform::pipeline::Pipeline;
+use testbed::bed::Bed;
+use testbed::samples;
+
+#[tokio::test]
+async fn every_sample_is_in_step_and_does_what_it_says() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    for sample in samples::all() {
+        let file = std::fs::read_to_string(format!("{root}/{}", sample.path()));
+        assert_eq!(file.ok(), Some(sample.file()), "{}: run `make events`", sample.path());
+        let bed = Bed::new(sample.function).await;
+        samples::seed_deals(&bed).await;
+        samples::seed_letter(&bed).await;
+        let pipeline = Pipeline::new(
+            &DEPOSIT_CONFIRMED,
+            deposit_confirmed::decide,
+            bed.config.clone(),
+            bed.clients.clone(),
+        );
+        let deadline = clock::now().plus_secs(60);
+        let answer = pipeline.invoke(sample.event.clone(), deadline).await;
+        assert_eq!(answer.expect("an answer"), sample.answer, "{}", sample.path());
+        match sample.ends_in {
+            None => assert!(bed.deal(sample.deal).await.is_none(), "{}", sample.path()),
+            Some(status) => {
+                assert_eq!(bed.sound_deal(sample.deal).await.status, status, "{}", sample.path());
+            }
+        }
+    }
+    let page = std::fs::read_to_string(format!("{root}/events/README.md"));
+    assert_eq!(page.ok(), Some(samples::page()), "run `make events`");
+}
