@@ -2,6 +2,9 @@
 //! it funds the deal, waits for the rest of the price, goes back to its sender, or, where it is too
 //! small or one too many, rests in SUSPENSE.
 
+// A new state must make every decision that does not know it fail to compile.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use domain::deal::{Deal, Deposit, MAX_DEPOSITS};
 use domain::decision::{Decision, Wait};
 use domain::fact::Change;

@@ -33,9 +33,15 @@ pub enum Change {
     PayoutAddress(Address),
     Deposited(Deposit),
     /// A part of a deposit left the escrow again, by a refund order or as dust.
-    Returned { deposit: TxHash, amount: Nano },
+    Returned {
+        deposit: TxHash,
+        amount: Nano,
+    },
     RefundOrdered(RefundOrder),
-    RefundSettled { number: u32, tx: TxHash },
+    RefundSettled {
+        number: u32,
+        tx: TxHash,
+    },
     Deadline(Option<Timestamp>),
     SettlementDue(Option<Timestamp>),
 }

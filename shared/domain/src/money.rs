@@ -144,7 +144,13 @@ mod tests {
 
     #[test]
     fn the_commission_is_rounded_down() {
-        let cases = [(1_000_000_000, 1000, 100_000_000), (9, 1000, 0), (19, 1000, 1), (1, 10_000, 1), (7, 0, 0)];
+        let cases = [
+            (1_000_000_000, 1000, 100_000_000),
+            (9, 1000, 0),
+            (19, 1000, 1),
+            (1, 10_000, 1),
+            (7, 0, 0),
+        ];
         for (price, points, expected) in cases {
             let points = BasisPoints::new(points).unwrap();
             assert_eq!(points.of(Nano::new(price)), Nano::new(expected), "{price} at {points:?}");
@@ -168,7 +174,9 @@ mod tests {
         ] {
             assert_eq!(Account::parse(&account.to_string()), Some(account));
         }
-        for text in ["", "ESCROW", "ESCROW:1", "escrow:00000000-0000-0000-0000-000000000007", "CASH"] {
+        for text in
+            ["", "ESCROW", "ESCROW:1", "escrow:00000000-0000-0000-0000-000000000007", "CASH"]
+        {
             assert_eq!(Account::parse(text), None, "{text}");
         }
     }

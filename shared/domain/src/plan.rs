@@ -46,8 +46,14 @@ pub struct Checked {
 pub enum Unsound {
     NoStep,
     OtherDeal(DealId),
-    IllegalMove { from: Option<Status>, to: Status },
-    Unbalanced { event_type: &'static str, sum: i128 },
+    IllegalMove {
+        from: Option<Status>,
+        to: Status,
+    },
+    Unbalanced {
+        event_type: &'static str,
+        sum: i128,
+    },
     ForeignAccount(Account),
     Overdraft(Account),
     /// The escrow is not what the deposits left in it.

@@ -70,16 +70,13 @@ impl Status {
 
     /// Nothing leads out of these.
     pub const fn is_final(self) -> bool {
-        matches!(
-            self,
-            Self::CompletedReleased | Self::Cancelled | Self::Refunded | Self::Expired
-        )
+        matches!(self, Self::CompletedReleased | Self::Cancelled | Self::Refunded | Self::Expired)
     }
 }
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.pad(self.name())
     }
 }
 

@@ -184,10 +184,7 @@ mod tests {
         // The elector contract.
         let raw = "-1:3333333333333333333333333333333333333333333333333333333333333333";
         let elector = Address::parse(raw).unwrap();
-        assert_eq!(
-            elector.to_friendly(true),
-            "Ef8zMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzM0vF"
-        );
+        assert_eq!(elector.to_friendly(true), "Ef8zMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzMzM0vF");
         assert_eq!(Address::parse(&elector.to_friendly(false)), Ok(elector));
         assert_ne!(Ok(elector), Address::parse(&raw.replace("-1:", "0:")));
     }
@@ -200,8 +197,14 @@ mod tests {
             ("EQabc...", AddressError::Length),
             (wrong_digit.as_str(), AddressError::Checksum),
             (&RAW[..60], AddressError::Length),
-            ("2:ca6e321c7cce9ecedf0a8ca2492ec8592494aa5fb5ce0387dff96ef6af982a3e", AddressError::Workchain),
-            ("0:zz6e321c7cce9ecedf0a8ca2492ec8592494aa5fb5ce0387dff96ef6af982a3e", AddressError::Encoding),
+            (
+                "2:ca6e321c7cce9ecedf0a8ca2492ec8592494aa5fb5ce0387dff96ef6af982a3e",
+                AddressError::Workchain,
+            ),
+            (
+                "0:zz6e321c7cce9ecedf0a8ca2492ec8592494aa5fb5ce0387dff96ef6af982a3e",
+                AddressError::Encoding,
+            ),
             ("!QDKbjIcfM6ezt8KjKJJLshZJJSqX7XOA4ff-W72r5gqPrHF", AddressError::Encoding),
             ("AADKbjIcfM6ezt8KjKJJLshZJJSqX7XOA4ff-W72r5gqPrHF", AddressError::Tag),
         ];

@@ -6,6 +6,7 @@ use domain::time::Timestamp;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+#[expect(clippy::disallowed_methods, reason = "this is that one place")]
 pub fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))

@@ -110,7 +110,9 @@ impl Config {
         }
         read_timeouts(env, &mut policy)?;
         let allow_list = match text(env, "ALLOWED_WORKERS") {
-            Some(list) => AllowList::parse(list).map_err(|hint| bad(env, "ALLOWED_WORKERS", hint))?,
+            Some(list) => {
+                AllowList::parse(list).map_err(|hint| bad(env, "ALLOWED_WORKERS", hint))?
+            }
             None => AllowList::default(),
         };
         Ok(Self {
@@ -180,7 +182,9 @@ fn number<N: FromStr>(
     default: N,
 ) -> Result<N, Error> {
     match text(env, name) {
-        Some(value) => value.parse().map_err(|_| bad(env, name, "a positive whole number is needed")),
+        Some(value) => {
+            value.parse().map_err(|_| bad(env, name, "a positive whole number is needed"))
+        }
         None => Ok(default),
     }
 }
@@ -205,7 +209,9 @@ mod tests {
     fn complete() -> HashMap<String, String> {
         VARIABLES
             .iter()
-            .filter(|name| name.ends_with("_TABLE") || name.ends_with("_URL") || name.ends_with("_ID"))
+            .filter(|name| {
+                name.ends_with("_TABLE") || name.ends_with("_URL") || name.ends_with("_ID")
+            })
             .map(|name| ((*name).to_owned(), format!("the-{name}")))
             .collect()
     }

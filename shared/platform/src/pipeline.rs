@@ -19,7 +19,9 @@ use futures::{FutureExt as _, StreamExt as _};
 use lambda_runtime::{LambdaEvent, service_fn};
 use serde_json::{Value, json};
 
+use crate::aws::Clients;
 use crate::catalog::{self, Function};
+use crate::clock;
 use crate::config::Config;
 use crate::doorbell::Doorbell;
 use crate::letter::{Failure, Held, Letter, Letters, Place, envelope, row};
@@ -29,8 +31,6 @@ use crate::store::{self, Committed, Processed, Store, messages};
 use crate::telemetry::{self, Metrics};
 use crate::wire::report::{DealResult, Report};
 use crate::wire::{Event, Incoming, Origin, kafka, sqs};
-use crate::aws::Clients;
-use crate::clock;
 
 /// Deals in work at once within one invocation.
 const LANES: usize = 16;
@@ -188,7 +188,11 @@ impl<R: DealResult> Pipeline<R> {
         answer
     }
 
-    async fn kafka(&self, records: Vec<kafka::Record>, deadline: Timestamp) -> Result<Value, Error> {
+    async fn kafka(
+        &self,
+        records: Vec<kafka::Record>,
+        deadline: Timestamp,
+    ) -> Result<Value, Error> {
         let total = records.len();
         let work = records.into_iter().map(|record| Work {
             id: record.incoming.origin.to_string(),
@@ -335,10 +339,10 @@ impl<R: DealResult> Pipeline<R> {
                 self.hold(&held, work.letter.as_ref(), &failure).await?
             }
         };
-        if matches!(outcome, Outcome::Applied | Outcome::Duplicate) {
-            if let Some(letter) = &work.letter {
-                self.letters.resolve(letter, clock::now()).await;
-            }
+        if let Some(letter) = &work.letter
+            && matches!(outcome, Outcome::Applied | Outcome::Duplicate)
+        {
+            self.letters.resolve(letter, clock::now()).await;
         }
         if outcome == Outcome::Duplicate {
             self.metrics.count("worker.events.duplicate", "");
@@ -401,7 +405,10 @@ impl<R: DealResult> Pipeline<R> {
         let record = &work.record;
         let letter_cut = work.letter.as_ref().and_then(|letter| letter.cut_from);
         if self.config.skip_records.contains(&record.origin.to_string()) && work.letter.is_none() {
-            return Some(Failure::permanent("SKIPPED_BY_OPERATOR", "SKIP_RECORDS names this record"));
+            return Some(Failure::permanent(
+                "SKIPPED_BY_OPERATOR",
+                "SKIP_RECORDS names this record",
+            ));
         }
         if row::is_oversized(record) || letter_cut.is_some() {
             let size = letter_cut.unwrap_or(record.body.len());

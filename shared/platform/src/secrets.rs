@@ -76,7 +76,8 @@ impl Secrets {
         if let Some(cached) = cached.as_ref().filter(|cached| cached.read_at.elapsed() < age) {
             return Ok(cached.keyring.clone());
         }
-        let current = self.read("AWSCURRENT").await?.ok_or_else(|| self.unavailable("not found"))?;
+        let current =
+            self.read("AWSCURRENT").await?.ok_or_else(|| self.unavailable("not found"))?;
         let previous = self.read("AWSPREVIOUS").await?;
         let secrets = [Some(current), previous].into_iter().flatten().collect::<Vec<_>>();
         let keyring = Arc::new(Keyring::from_secrets(secrets.iter().map(String::as_str)));
@@ -93,7 +94,9 @@ impl Secrets {
                 if error.is_resource_not_found_exception() {
                     return Ok(None);
                 }
-                Err(self.unavailable(&aws_smithy_types::error::display::DisplayErrorContext(&error).to_string()))
+                Err(self.unavailable(
+                    &aws_smithy_types::error::display::DisplayErrorContext(&error).to_string(),
+                ))
             }
         }
     }

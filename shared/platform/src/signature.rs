@@ -101,7 +101,10 @@ impl AllowList {
             }
             Some(_) | None => id,
         };
-        [id, name].iter().find_map(|name| self.0.get_key_value(*name)).map(|(name, _)| name.as_str())
+        [id, name]
+            .iter()
+            .find_map(|name| self.0.get_key_value(*name))
+            .map(|(name, _)| name.as_str())
     }
 
     pub fn may_report(&self, worker: &str, event_type: &str) -> bool {

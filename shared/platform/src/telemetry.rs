@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
@@ -13,8 +14,12 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
 
+/// Nothing is written before a function sets telemetry up: a test's output is its own.
+static ON: AtomicBool = AtomicBool::new(false);
+
 /// Once per process; a second call changes nothing.
 pub fn init(service: &'static str) {
+    ON.store(true, Ordering::Relaxed);
     let filter = std::env::var("LOG_LEVEL").unwrap_or_else(|_| "info".to_owned());
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let _ = tracing_subscriber::registry().with(filter).with(JsonLines { service }).try_init();
@@ -82,7 +87,9 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
 
 /// Lambda captures both streams. Ours goes to stderr, so that tools can print a result on stdout.
 fn write_line(value: &Value) {
-    let _ = writeln!(std::io::stderr(), "{value}");
+    if ON.load(Ordering::Relaxed) {
+        let _ = writeln!(std::io::stderr(), "{value}");
+    }
 }
 
 /// Counters of one invocation, written as one embedded-metric line per set of dimensions.
@@ -156,6 +163,9 @@ mod tests {
         assert_eq!(lines[1]["topic"], "escrow.confirmations.dlq");
         let definition = &lines[1]["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(definition["Dimensions"][0], json!(["service", "topic"]));
-        assert_eq!(definition["Metrics"], json!([{"Name": "worker.dlq.messages", "Unit": "Count"}]));
+        assert_eq!(
+            definition["Metrics"],
+            json!([{"Name": "worker.dlq.messages", "Unit": "Count"}])
+        );
     }
 }

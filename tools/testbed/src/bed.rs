@@ -46,7 +46,8 @@ impl Bed {
         let secret_id = format!("{prefix}-workers");
         let secret = clients.secrets.create_secret().name(&secret_id);
         secret.secret_string(records::SECRET).send().await.expect("the secret is created");
-        let queue = async |name: &str| create_queue(&clients.sqs, &format!("{prefix}-{name}")).await;
+        let queue =
+            async |name: &str| create_queue(&clients.sqs, &format!("{prefix}-{name}")).await;
         let env = HashMap::from([
             ("DEALS_TABLE".to_owned(), tables.deals),
             ("JOURNAL_TABLE".to_owned(), tables.journal),
@@ -67,7 +68,10 @@ impl Bed {
         let request = self.clients.dynamodb.get_item().table_name(&self.config.tables.deals);
         let key = AttributeValue::S(id.to_string());
         let answer = request.key("deal_id", key).consistent_read(true).send().await;
-        answer.expect("the engine answers").item.map(|item| rows::deal_from_item(item).expect("reads"))
+        answer
+            .expect("the engine answers")
+            .item
+            .map(|item| rows::deal_from_item(item).expect("reads"))
     }
 
     pub async fn journal(&self, id: DealId) -> Vec<Fact> {

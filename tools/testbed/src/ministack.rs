@@ -36,7 +36,8 @@ impl Ministack {
         let port = free_port();
         let url = format!("http://127.0.0.1:{port}");
         let log = root.join("target/ministack.log");
-        let log = std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let log =
+            std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let process = Command::new(program)
             .env("BIND_HOST", "127.0.0.1")
             .env("GATEWAY_PORT", port.to_string())

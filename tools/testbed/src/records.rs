@@ -76,7 +76,8 @@ impl Record {
     /// Signed as document 1 says, by the deposit watcher.
     pub fn new(body: Vec<u8>) -> Self {
         let signature = signature::sign_v1(SECRET.as_bytes(), &body);
-        let record = Self { body, key: None, headers: json!([]), offset: 0, recorded_at_ms: RECORDED_AT_MS };
+        let record =
+            Self { body, key: None, headers: json!([]), offset: 0, recorded_at_ms: RECORDED_AT_MS };
         record.signed_by(WATCHER, &signature, RECORDED_AT_MS)
     }
 

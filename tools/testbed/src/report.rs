@@ -64,12 +64,8 @@ pub fn outbox(rows: &[Value]) -> String {
     for row in rows {
         for message in row["messages"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let field = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
-            text += &format!(
-                "  {:<20} {:<20} {}\n",
-                field("topic"),
-                field("type"),
-                field("payload")
-            );
+            text +=
+                &format!("  {:<20} {:<20} {}\n", field("topic"), field("type"), field("payload"));
         }
     }
     text

@@ -139,7 +139,8 @@ pub fn all() -> Vec<Sample> {
     as_float.amount = json!(1e9);
     let mut elsewhere = full();
     elsewhere.to = deals::address(0xee);
-    let forged = full().record().signed_by(records::WATCHER, &"00".repeat(32), records::RECORDED_AT_MS);
+    let forged =
+        full().record().signed_by(records::WATCHER, &"00".repeat(32), records::RECORDED_AT_MS);
     vec![
         sample(
             "confirmed",
@@ -208,7 +209,7 @@ pub fn all() -> Vec<Sample> {
         sample(
             "bad-signature",
             "a forged record: parked, nothing read, nothing believed",
-            kafka_event(&[forged.clone()]),
+            kafka_event(std::slice::from_ref(&forged)),
             answer(&[("parked", 1)]),
             AWAITING,
             waiting,

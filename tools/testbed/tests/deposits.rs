@@ -46,7 +46,12 @@ async fn deliver(function: &Function, records: &[Record]) -> Value {
 /// The counts that are not zero.
 fn told(answer: &Value) -> Value {
     let counts = answer.as_object().expect("a summary");
-    counts.iter().filter(|(name, count)| *name != "records" && **count != json!(0)).map(|(n, c)| (n.clone(), c.clone())).collect::<serde_json::Map<_, _>>().into()
+    counts
+        .iter()
+        .filter(|(name, count)| *name != "records" && **count != json!(0))
+        .map(|(n, c)| (n.clone(), c.clone()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 async fn letters(bed: &Bed) -> Vec<Value> {
@@ -59,11 +64,17 @@ async fn letters(bed: &Bed) -> Vec<Value> {
 async fn a_deposit_takes_effect_once_however_often_it_is_delivered() {
     let (bed, function) = awaiting().await;
     let record = Deposit::new(DEAL, 1).record();
-    assert_eq!(told(&deliver(&function, &[record.clone()]).await), json!({"applied": 1}));
+    assert_eq!(
+        told(&deliver(&function, std::slice::from_ref(&record)).await),
+        json!({"applied": 1})
+    );
     let after = bed.sound_deal(DEAL).await;
     assert_eq!((after.status, after.escrow), (Status::Funded, deals::PRICE));
     for _ in 0..3 {
-        assert_eq!(told(&deliver(&function, &[record.clone()]).await), json!({"duplicate": 1}));
+        assert_eq!(
+            told(&deliver(&function, std::slice::from_ref(&record)).await),
+            json!({"duplicate": 1})
+        );
     }
     assert_eq!(bed.sound_deal(DEAL).await, after);
     assert_eq!(bed.take(&bed.config.queues.doorbell_url).await.len(), 1);
@@ -87,10 +98,8 @@ async fn the_same_key_with_other_content_is_parked() {
     deals::open(&bed.store, other, Status::AwaitingPayment, clock::now()).await;
     deliver(&function, &[Deposit::new(DEAL, 1).record()]).await;
     let before = bed.sound_deal(DEAL).await;
-    let conflicts = [
-        Deposit::new(DEAL, 1).amount(5_000_000_000).record(),
-        Deposit::new(other, 1).record(),
-    ];
+    let conflicts =
+        [Deposit::new(DEAL, 1).amount(5_000_000_000).record(), Deposit::new(other, 1).record()];
     assert_eq!(told(&deliver(&function, &conflicts).await), json!({"parked": 2}));
     assert_eq!(bed.sound_deal(DEAL).await, before);
     assert_eq!(bed.sound_deal(other).await.escrow, Nano::ZERO);
@@ -105,7 +114,8 @@ async fn the_same_key_with_other_content_is_parked() {
 async fn a_redelivered_batch_neither_repeats_letters_nor_messages() {
     let (bed, function) = awaiting().await;
     let unknown = Deposit::new(DealId::from_u128(99), 9).record();
-    let forged = Deposit::new(DEAL, 1).record().signed_by(records::WATCHER, "00", records::RECORDED_AT_MS);
+    let forged =
+        Deposit::new(DEAL, 1).record().signed_by(records::WATCHER, "00", records::RECORDED_AT_MS);
     for _ in 0..3 {
         let answer = deliver(&function, &[unknown.clone(), forged.clone()]).await;
         assert_eq!(told(&answer), json!({"parked": 1, "retrying": 1}));
@@ -122,7 +132,9 @@ async fn what_nobody_vouches_for_is_parked_unread() {
     let body = Deposit::new(DEAL, 1).record().body;
     let good = signature::sign_v1(records::SECRET.as_bytes(), &body);
     let at = records::RECORDED_AT_MS;
-    let signed = |worker: &str, signature: &str, at| Record::new(body.clone()).signed_by(worker, signature, at);
+    let signed = |worker: &str, signature: &str, at| {
+        Record::new(body.clone()).signed_by(worker, signature, at)
+    };
     let headers = |headers: Value| Record { headers, ..Record::new(body.clone()) };
     let v2_elsewhere = signature::sign_v2(records::SECRET.as_bytes(), records::WATCHER, at, &body);
     let cases = [
@@ -166,10 +178,13 @@ async fn an_instance_suffix_and_a_v2_signature_are_accepted() {
     let key = records::SECRET.as_bytes();
     let v2 = signature::sign_v2(key, "ton-deposit-watcher-3", at, &record.body);
     let v1 = signature::sign_v1(key, &record.body);
-    let answer = deliver(&function, &[
-        record.clone().signed_by("ton-deposit-watcher-3", &v1, at),
-        record.clone().signed_by("ton-deposit-watcher-3", &v2, at),
-    ])
+    let answer = deliver(
+        &function,
+        &[
+            record.clone().signed_by("ton-deposit-watcher-3", &v1, at),
+            record.clone().signed_by("ton-deposit-watcher-3", &v2, at),
+        ],
+    )
     .await;
     assert_eq!(told(&answer), json!({"applied": 1, "parked": 1}));
     assert_eq!(letters(&bed).await[0]["class"], "SIGNATURE_VERSION");
@@ -276,7 +291,8 @@ async fn a_named_record_is_skipped_unread_but_kept() {
 /// Feeds what is in the retry queue back to the function, as the SQS mapping does.
 async fn redeliver(function: &Function, bodies: &[Value]) -> Value {
     let bodies: Vec<String> = bodies.iter().map(Value::to_string).collect();
-    let answer = function.invoke(sqs_event("deposit-confirmed-retry", &bodies), in_a_minute()).await;
+    let answer =
+        function.invoke(sqs_event("deposit-confirmed-retry", &bodies), in_a_minute()).await;
     answer.expect("an answer")
 }
 
@@ -286,7 +302,9 @@ fn wake_up(letter: &Value) -> Value {
 
 async fn make_due(bed: &Bed, letter: &Value) {
     let request = bed.clients.dynamodb.update_item().table_name(&bed.config.tables.operations);
-    let text = |value: &Value| aws_sdk_dynamodb::types::AttributeValue::S(value.as_str().unwrap().to_owned());
+    let text = |value: &Value| {
+        aws_sdk_dynamodb::types::AttributeValue::S(value.as_str().unwrap().to_owned())
+    };
     request
         .key("pk", text(&letter["pk"]))
         .key("sk", text(&letter["sk"]))
@@ -301,7 +319,10 @@ async fn make_due(bed: &Bed, letter: &Value) {
 async fn a_deposit_ahead_of_its_deal_waits_and_then_takes_effect() {
     let bed = Bed::new("ahead").await;
     let function = function(&bed);
-    assert_eq!(told(&deliver(&function, &[Deposit::new(DEAL, 1).record()]).await), json!({"retrying": 1}));
+    assert_eq!(
+        told(&deliver(&function, &[Deposit::new(DEAL, 1).record()]).await),
+        json!({"retrying": 1})
+    );
     let letter = letters(&bed).await.remove(0);
     assert_eq!((&letter["place"], &letter["attempts"]), (&json!("RETRY"), &json!(1)));
 
@@ -369,7 +390,9 @@ async fn an_edited_letter_and_a_message_without_one_are_parked() {
     let letter = letters(&bed).await.remove(0);
     make_due(&bed, &letter).await;
     let edited = Deposit::new(DEAL, 1).amount(9_000_000_000).body().to_string();
-    let key = |name: &str| aws_sdk_dynamodb::types::AttributeValue::S(letter[name].as_str().unwrap().to_owned());
+    let key = |name: &str| {
+        aws_sdk_dynamodb::types::AttributeValue::S(letter[name].as_str().unwrap().to_owned())
+    };
     let request = bed.clients.dynamodb.update_item().table_name(&bed.config.tables.operations);
     let blob = aws_sdk_dynamodb::primitives::Blob::new(edited);
     request
@@ -383,7 +406,8 @@ async fn an_edited_letter_and_a_message_without_one_are_parked() {
     let stranger = json!({"letter_id": "0".repeat(32), "generation": 1});
     let answer = redeliver(&function, &[wake_up(&letter), stranger, json!("hello")]).await;
     assert_eq!(answer, json!({"batchItemFailures": []}));
-    let mut classes: Vec<String> = letters(&bed).await.iter().map(|row| row["class"].as_str().unwrap().to_owned()).collect();
+    let mut classes: Vec<String> =
+        letters(&bed).await.iter().map(|row| row["class"].as_str().unwrap().to_owned()).collect();
     classes.sort();
     assert_eq!(classes, ["BAD_SIGNATURE", "NO_LETTER", "NO_LETTER"]);
     assert_eq!(bed.take(&bed.config.queues.dlq_url).await.len(), 3);
@@ -394,9 +418,11 @@ async fn with_dynamodb_away_nothing_is_parked_and_the_batch_comes_again() {
     let (bed, _) = awaiting().await;
     let mut away = bed.clients.clone();
     away.dynamodb = testbed::engine::client("http://127.0.0.1:9");
-    let function = Pipeline::new(&DEPOSIT_CONFIRMED, deposit_confirmed::decide, bed.config.clone(), away);
+    let function =
+        Pipeline::new(&DEPOSIT_CONFIRMED, deposit_confirmed::decide, bed.config.clone(), away);
     let records = [Deposit::new(DEAL, 1).record(), Deposit::new(DEAL, 2).record()];
-    let error = function.invoke(kafka_event(&records), in_a_minute()).await.unwrap_err().to_string();
+    let error =
+        function.invoke(kafka_event(&records), in_a_minute()).await.unwrap_err().to_string();
     assert!(error.starts_with("2 of 2 records are not done"), "{error}");
     assert!(error.contains("escrow.confirmations-0-15: DynamoDB cannot read"), "{error}");
     assert!(error.contains("an earlier record of its deal is not done"), "{error}");
@@ -425,7 +451,10 @@ async fn without_a_secret_or_a_queue_nothing_is_lost() {
     assert_eq!(letters(&bed).await.len(), 1, "the row is there");
     // With the queue back, the same letter gets its message.
     let function = with_config(&bed, bed.config.clone());
-    assert_eq!(told(&deliver(&function, &[Record::new(b"no deposit".to_vec())]).await), json!({"parked": 1}));
+    assert_eq!(
+        told(&deliver(&function, &[Record::new(b"no deposit".to_vec())]).await),
+        json!({"parked": 1})
+    );
     assert_eq!(letters(&bed).await.len(), 1);
     assert_eq!(bed.take(&bed.config.queues.dlq_url).await.len(), 1);
 }
@@ -455,7 +484,9 @@ async fn a_panic_in_one_record_is_that_records_own() {
         bed.config.clone(),
         bed.clients.clone(),
     );
-    let answer = deliver(&function, &[Deposit::new(DEAL, 1).record(), Deposit::new(second, 2).record()]).await;
+    let answer =
+        deliver(&function, &[Deposit::new(DEAL, 1).record(), Deposit::new(second, 2).record()])
+            .await;
     assert_eq!(told(&answer), json!({"applied": 1, "parked": 1}));
     let letter = letters(&bed).await.remove(0);
     assert_eq!((&letter["class"], &letter["critical"]), (&json!("PANIC"), &json!(true)));

@@ -346,9 +346,9 @@ impl Letters {
     /// instead, if not.
     async fn put(&self, letter: &Letter, after: Option<u64>) -> Result<Option<Letter>, Error> {
         let request = self.dynamodb.put_item().table_name(&self.table);
-        let request = request.set_item(Some(row::to_item(letter))).return_values_on_condition_check_failure(
-            ReturnValuesOnConditionCheckFailure::AllOld,
-        );
+        let request = request
+            .set_item(Some(row::to_item(letter)))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
         let request = match after {
             None => request.condition_expression("attribute_not_exists(pk)"),
             Some(generation) => request

@@ -110,7 +110,8 @@ pub fn from_item(mut item: Item) -> Result<Letter, Corrupt> {
         _ => Vec::new(),
     };
     let row = item::to_json(item);
-    read(&row, body.unwrap_or_default(), key, headers).map_err(|field| Corrupt::new("letter", field))
+    read(&row, body.unwrap_or_default(), key, headers)
+        .map_err(|field| Corrupt::new("letter", field))
 }
 
 fn read(

@@ -12,8 +12,8 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, CancellationReason, KeysAndAttributes, Put, ReturnValuesOnConditionCheckFailure,
-    TransactWriteItem,
+    AttributeValue, CancellationReason, KeysAndAttributes, Put,
+    ReturnValuesOnConditionCheckFailure, TransactWriteItem,
 };
 use domain::deal::Deal;
 use domain::ids::DealId;
@@ -220,9 +220,9 @@ fn read_reasons(reasons: &[CancellationReason]) -> Result<Cancelled, Error> {
         Some(format!("{code}: {}", reason.message().unwrap_or_default()))
     };
     let reason = reasons.iter().filter_map(told).collect::<Vec<_>>().join("; ");
-    let invalid = reasons
-        .iter()
-        .any(|reason| is(reason, "ValidationError") || is(reason, "ItemCollectionSizeLimitExceeded"));
+    let invalid = reasons.iter().any(|reason| {
+        is(reason, "ValidationError") || is(reason, "ItemCollectionSizeLimitExceeded")
+    });
     Err(if invalid {
         Error::Invalid { what: "write", reason }
     } else {

@@ -135,7 +135,8 @@ pub fn fact_from_item(item: Item) -> Result<Fact, Corrupt> {
             let account = row.value[0].as_str().and_then(Account::parse);
             let amount = row.value[1].as_i64().map(Nano::new);
             let both = account.zip(amount);
-            both.map(|(account, amount)| Posting { account, amount }).ok_or_else(|| row.bad("posting"))
+            both.map(|(account, amount)| Posting { account, amount })
+                .ok_or_else(|| row.bad("posting"))
         })?,
         at: row.parse("created_at", clock::from_text)?,
         outbox_position: row.parse("outbox_position", |text| Some(text.to_owned()))?,

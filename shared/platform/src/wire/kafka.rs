@@ -21,9 +21,12 @@ pub fn read(partitions: Map<String, Value>) -> Vec<Record> {
     for (partition, entries) in partitions {
         match entries {
             Value::Array(entries) => {
-                records.extend(entries.into_iter().enumerate().map(|(index, entry)| {
-                    read_one(&partition, index, &entry)
-                }));
+                records.extend(
+                    entries
+                        .into_iter()
+                        .enumerate()
+                        .map(|(index, entry)| read_one(&partition, index, &entry)),
+                );
             }
             other => records.push(read_one(&partition, 0, &other)),
         }
@@ -38,8 +41,7 @@ fn read_one(partition_key: &str, index: usize, entry: &Value) -> Record {
     };
     let (key_topic, key_partition) = partition_key.rsplit_once('-').unwrap_or((partition_key, "0"));
     let topic = entry["topic"].as_str().unwrap_or(key_topic).to_owned();
-    let partition =
-        entry["partition"].as_i64().or_else(|| key_partition.parse().ok()).unwrap_or(0);
+    let partition = entry["partition"].as_i64().or_else(|| key_partition.parse().ok()).unwrap_or(0);
     let offset = entry["offset"].as_i64().map_or_else(
         || {
             note("offset is missing");
@@ -65,9 +67,11 @@ fn read_one(partition_key: &str, index: usize, entry: &Value) -> Record {
     };
     let key = entry["key"].as_str().and_then(|key| STANDARD.decode(key).ok());
     let headers = entry["headers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let headers = headers.iter().filter_map(Value::as_object).flatten().map(|(name, value)| {
-        Header { name: name.clone(), value: header_bytes(value) }
-    });
+    let headers = headers
+        .iter()
+        .filter_map(Value::as_object)
+        .flatten()
+        .map(|(name, value)| Header { name: name.clone(), value: header_bytes(value) });
     let incoming = Incoming {
         origin: Origin { topic, partition, offset },
         key,

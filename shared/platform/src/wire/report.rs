@@ -63,7 +63,8 @@ impl Report {
 
     /// A whole positive number that fits 63 bits: 1.0, 1e9 and "1" are refused, not guessed at.
     fn amount(&self, name: &str) -> Result<Nano, Malformed> {
-        let amount = self.payload[name].as_i64().map(Nano::new).filter(|amount| amount.is_positive());
+        let amount =
+            self.payload[name].as_i64().map(Nano::new).filter(|amount| amount.is_positive());
         amount.ok_or_else(|| {
             Malformed(format!("payload.{name} is no whole number from 1 to {}", i64::MAX))
         })

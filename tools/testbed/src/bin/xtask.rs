@@ -31,7 +31,9 @@ async fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => tests::run(&root).await,
         ["events"] => made().iter().try_for_each(|file| file.write(&root)),
-        ["events", "--check"] => made().iter().try_for_each(|file| file.check(&root, "make events")),
+        ["events", "--check"] => {
+            made().iter().try_for_each(|file| file.check(&root, "make events"))
+        }
         ["diagram"] => diagram::page().write(&root),
         ["diagram", "--check"] => diagram::page().check(&root, "make diagram"),
         ["catalog"] => {

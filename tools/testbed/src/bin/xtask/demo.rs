@@ -35,7 +35,8 @@ pub async fn run(root: &Path) -> Result<(), String> {
     println!("the watcher reports: {} records, every deposit at least twice", records.len());
     for (index, batch) in records.chunks(BATCH).enumerate() {
         let first = (index * BATCH) as i64 + 1;
-        let numbered: Vec<Record> = (first..).zip(batch).map(|(offset, record)| record.clone().offset(offset)).collect();
+        let numbered: Vec<Record> =
+            (first..).zip(batch).map(|(offset, record)| record.clone().offset(offset)).collect();
         let answer = stack.emulator.invoke(&kafka_event(&numbered)).await?;
         let counts = answer.as_object().ok_or_else(|| format!("the function answered {answer}"))?;
         if counts.contains_key("errorMessage") {
@@ -71,7 +72,11 @@ fn reports() -> Vec<Record> {
     };
     let mut records: Vec<Record> = (0..DEALS).map(deposit).collect();
     records.extend((0..DEALS).rev().map(deposit));
-    let forged = deposit(0).signed_by(testbed::records::WATCHER, &"00".repeat(32), testbed::records::RECORDED_AT_MS);
+    let forged = deposit(0).signed_by(
+        testbed::records::WATCHER,
+        &"00".repeat(32),
+        testbed::records::RECORDED_AT_MS,
+    );
     records.insert(100, forged);
     records.insert(200, Record::new(b"{\"event_type\": \"DEPOSIT_CONF".to_vec()));
     records.insert(300, deposit(DEALS + 1));
@@ -85,7 +90,8 @@ async fn show(stack: &Stack, totals: &BTreeMap<String, u64>, millis: u128) -> Re
         // Also checks that the deal is the fold of its journal, and sound.
         let found = stack.bed.sound_deal(deal(number)).await;
         *by_status.entry(found.status).or_default() += 1;
-        for posting in stack.bed.journal(deal(number)).await.iter().flat_map(|fact| &fact.postings) {
+        for posting in stack.bed.journal(deal(number)).await.iter().flat_map(|fact| &fact.postings)
+        {
             let account = posting.account.to_string();
             let account = account.split(':').next().unwrap_or_default().to_owned();
             *ledger.entry(account).or_default() += i128::from(posting.amount.get());
@@ -101,7 +107,11 @@ async fn show(stack: &Stack, totals: &BTreeMap<String, u64>, millis: u128) -> Re
         println!("  {account:<20} {:>22}", report::ton(Nano::new(amount)));
     }
     let sum: i128 = ledger.values().sum();
-    println!("  {:<20} {:>22}", "sum", report::ton(Nano::new(i64::try_from(sum).unwrap_or(i64::MAX))));
+    println!(
+        "  {:<20} {:>22}",
+        "sum",
+        report::ton(Nano::new(i64::try_from(sum).unwrap_or(i64::MAX)))
+    );
     println!("\nrecords");
     for (name, count) in totals {
         println!("  {name:<20} {count:>6}");
@@ -111,7 +121,9 @@ async fn show(stack: &Stack, totals: &BTreeMap<String, u64>, millis: u128) -> Re
     let rows: Vec<Value> = stack.bed.rows(&stack.bed.config.tables.outbox).await;
     println!("outbox rows waiting for the relay: {}", rows.len());
     println!("{} records in {millis} ms", totals["records"]);
-    println!("\nnext: make invoke FUNCTION=deposit-confirmed EVENT=events/deposit-confirmed/surplus.json");
+    println!(
+        "\nnext: make invoke FUNCTION=deposit-confirmed EVENT=events/deposit-confirmed/surplus.json"
+    );
     if sum != 0 || totals["applied"] != u64::from(DEALS) {
         return Err("the books are wrong".to_owned());
     }

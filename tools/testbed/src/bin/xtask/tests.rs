@@ -13,10 +13,13 @@ struct Tier {
 }
 
 const TIERS: &[Tier] = &[
-    Tier { name: "unit (pure code and wire formats)", arguments: &["--workspace", "--lib", "--bins"] },
+    Tier {
+        name: "unit (pure code and wire formats)",
+        arguments: &["--workspace", "--lib", "--bins"],
+    },
     Tier {
         name: "engine (real DynamoDB engine, real SQS)",
-        arguments: &["--package", "testbed", "--test", "*"],
+        arguments: &["--package", "testbed", "--test", "*", "--", "--show-output"],
     },
 ];
 

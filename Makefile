@@ -1,0 +1,50 @@
+# Everything a developer does, in one place. `make help` lists it.
+.DEFAULT_GOAL := help
+SHELL := bash
+XTASK := cargo run --locked --quiet --package testbed --bin xtask --
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+.PHONY: test
+test: tools-ministack ## all tests, with the servers they need
+	$(XTASK) test
+
+.PHONY: demo
+demo: tools-ministack tools-sam ## the money path for real, with trouble, and the books at the end
+	$(XTASK) demo
+
+.PHONY: invoke
+invoke: tools-ministack tools-sam ## one function on one event: FUNCTION=deposit-confirmed EVENT=events/…
+	@if [ -z "$(FUNCTION)" ] || [ -z "$(EVENT)" ]; then \
+	  echo "usage: make invoke FUNCTION=deposit-confirmed EVENT=events/deposit-confirmed/confirmed.json"; exit 2; fi
+	$(XTASK) invoke "$(FUNCTION)" "$(EVENT)"
+
+.PHONY: check
+check: ## formatting, lints, generated files, template
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(XTASK) events --check
+	$(XTASK) diagram --check
+	tools/check-template
+	$(XTASK) catalog > .tools/catalog.json
+	.tools/sam/bin/python tools/python/compare.py .tools/catalog.json .tools/translated/template.json
+
+.PHONY: events
+events: ## make the files in events/ from the code
+	$(XTASK) events
+
+.PHONY: diagram
+diagram: ## make docs/state-machine.md from the code
+	$(XTASK) diagram
+
+.PHONY: tools-ministack tools-sam
+tools-ministack:
+	@tools/setup ministack
+tools-sam:
+	@tools/setup sam
+
+.PHONY: clean
+clean: ## what was built; the tools stay
+	cargo clean

@@ -1,0 +1,60 @@
+"""Writes a template twice with its conditions settled: all true (options taken) and all false.
+
+branches.py <template> <folder for taken> <folder for default>. Runs in .tools/sam. Why: checkov does
+not look into Fn::If. One in a policy's statements silently turns five of its IAM checks off, and one
+in a KMS property passes as encrypted whatever the branches say.
+"""
+
+import json
+import pathlib
+import sys
+
+from samtranslator.yaml_helper import yaml_parse
+
+NO_VALUE = {"Ref": "AWS::NoValue"}
+
+
+def settle(node, taken):
+    if isinstance(node, dict):
+        if set(node) == {"Fn::If"}:
+            _, yes, no = node["Fn::If"]
+            return settle(yes if taken else no, taken)
+        settled = {key: settle(value, taken) for key, value in node.items()}
+        return {key: value for key, value in settled.items() if value != NO_VALUE}
+    if isinstance(node, list):
+        return [item for item in (settle(item, taken) for item in node) if item != NO_VALUE]
+    return node
+
+
+def check_policies(name, template):
+    """No action and no resource is `*`, save for actions of services that know no resources."""
+    without_resources = ("xray:Put", "ec2:Describe")
+    for role, resource in template["Resources"].items():
+        for policy in resource.get("Properties", {}).get("Policies", []):
+            for statement in policy["PolicyDocument"]["Statement"]:
+                actions, resources = (
+                    value if isinstance(value, list) else [value]
+                    for value in (statement["Action"], statement["Resource"])
+                )
+                where = f"{name}: {role}, {statement.get('Sid', 'a statement without Sid')}"
+                if any("*" in action for action in actions):
+                    yield f"{where}: an action with *"
+                if "*" in resources and not all(a.startswith(without_resources) for a in actions):
+                    yield f"{where}: every resource, where one can be named"
+
+
+def main(source, *folders):
+    source = pathlib.Path(source)
+    template = yaml_parse(source.read_text())
+    findings = []
+    for folder, taken in zip(folders, (True, False)):
+        settled = settle(template, taken)
+        findings += check_policies(f"{source.name} ({'taken' if taken else 'default'})", settled)
+        target = pathlib.Path(folder, source.stem + ".json")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(settled, indent=2) + "\n")
+    if findings:
+        sys.exit("\n".join(findings))
+
+
+main(*sys.argv[1:])
