@@ -525,7 +525,7 @@ async fn thirty_two_writers_lose_nothing_and_repeat_nothing() {
                 for record in records {
                     // What is not done comes again, as Kafka would have it.
                     loop {
-                        let event = kafka_event(&[record.clone()]);
+                        let event = kafka_event(std::slice::from_ref(&record));
                         match function.invoke(event, in_a_minute()).await {
                             Ok(answer) => {
                                 counts.0 += answer["applied"].as_u64().unwrap();
