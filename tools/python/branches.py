@@ -36,21 +36,36 @@ def check_queues(name, template):
             yield f"{name}: {queue} is not encrypted"
 
 
+def policy_documents(resource):
+    """Of a role, a managed policy or a queue; and of an API, which keeps it in its OpenAPI body."""
+    properties = resource.get("Properties", {})
+    yield from (policy["PolicyDocument"] for policy in properties.get("Policies", []))
+    if "PolicyDocument" in properties:
+        yield properties["PolicyDocument"]
+    if "x-amazon-apigateway-policy" in properties.get("Body", {}):
+        yield properties["Body"]["x-amazon-apigateway-policy"]
+
+
 def check_policies(name, template):
-    """No action and no resource is `*`, save for actions of services that know no resources."""
+    """Nothing that is allowed has an action with `*`, the resource `*` (save for actions of services
+    that know no resources) or everybody as its principal."""
     without_resources = ("xray:Put", "ec2:Describe")
-    for role, resource in template["Resources"].items():
-        for policy in resource.get("Properties", {}).get("Policies", []):
-            for statement in policy["PolicyDocument"]["Statement"]:
+    for owner, resource in template["Resources"].items():
+        for document in policy_documents(resource):
+            for statement in document["Statement"]:
+                if statement["Effect"] == "Deny":
+                    continue
                 actions, resources = (
                     value if isinstance(value, list) else [value]
                     for value in (statement["Action"], statement["Resource"])
                 )
-                where = f"{name}: {role}, {statement.get('Sid', 'a statement without Sid')}"
+                where = f"{name}: {owner}, {statement.get('Sid', 'a statement without Sid')}"
                 if any("*" in action for action in actions):
                     yield f"{where}: an action with *"
                 if "*" in resources and not all(a.startswith(without_resources) for a in actions):
                     yield f"{where}: every resource, where one can be named"
+                if statement.get("Principal") in ("*", {"AWS": "*"}):
+                    yield f"{where}: every principal"
 
 
 def main(source, *folders):
@@ -73,4 +88,5 @@ def main(source, *folders):
         sys.exit("\n".join(findings))
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

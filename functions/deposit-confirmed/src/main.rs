@@ -4,5 +4,5 @@ use platform::catalog::DEPOSIT_CONFIRMED;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
-    platform::pipeline::run(&DEPOSIT_CONFIRMED, deposit_confirmed::decide).await
+    platform::results::run(&DEPOSIT_CONFIRMED, deposit_confirmed::decide).await
 }

@@ -10,11 +10,24 @@ use crate::ton::{Address, TxHash};
 /// More deposits or refund orders than this do not fit the deal row: what exceeds them is booked to
 /// SUSPENSE for an operator to sort out.
 pub const MAX_DEPOSITS: usize = 100;
+/// As many channel admins as fit a small row.
+pub const MAX_ADMINS: usize = 20;
+/// How often a publication may fail before it is disputed.
+pub const MAX_PUBLICATION_FAILURES: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Party {
     Advertiser,
     Owner,
+}
+
+impl Party {
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Advertiser => Self::Owner,
+            Self::Owner => Self::Advertiser,
+        }
+    }
 }
 
 /// What the parties negotiate. Each proposal raises the version.
@@ -45,6 +58,14 @@ pub struct RefundOrder {
     pub settled: Option<TxHash>,
 }
 
+/// The post as the publisher reported it. Verification is held against this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication {
+    pub message_id: i64,
+    pub content_hash: String,
+    pub published_at: Timestamp,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deal {
     pub id: DealId,
@@ -63,6 +84,17 @@ pub struct Deal {
     pub refundable: Nano,
     pub deposits: Vec<Deposit>,
     pub refunds: Vec<RefundOrder>,
+    pub payout_tx: Option<TxHash>,
+    /// Whom the owner lets act for the channel.
+    pub admins: Vec<ActorId>,
+    /// The party that agreed to cancel, in this stay in this status.
+    pub cancel_agreed_by: Option<Party>,
+    /// What the owner handed in: a reference that the publisher understands.
+    pub creative: Option<String>,
+    /// Set once the publication was commanded: when it is to appear.
+    pub publish_at: Option<Timestamp>,
+    pub publication: Option<Publication>,
+    pub publication_failures: u32,
     pub deadline_at: Option<Timestamp>,
     pub settlement_due_at: Option<Timestamp>,
     pub created_at: Timestamp,
@@ -115,6 +147,13 @@ impl Deal {
             refundable: Nano::ZERO,
             deposits: Vec::new(),
             refunds: Vec::new(),
+            payout_tx: None,
+            admins: Vec::new(),
+            cancel_agreed_by: None,
+            creative: None,
+            publish_at: None,
+            publication: None,
+            publication_failures: 0,
             deadline_at: None,
             settlement_due_at: None,
             created_at: first.at,
@@ -135,6 +174,10 @@ impl Deal {
     fn record(&mut self, fact: &Fact, changes: &[Change]) -> Result<(), FoldError> {
         if fact.seq != self.version + 1 {
             return Err(FoldError::Gap { expected: self.version + 1, found: fact.seq });
+        }
+        // Consent is bound to the stay in a status.
+        if self.status != fact.to {
+            self.cancel_agreed_by = None;
         }
         for change in changes {
             self.change(change)?;
@@ -172,6 +215,15 @@ impl Deal {
                 let found = self.refunds.iter_mut().find(|each| each.number == *number);
                 found.ok_or(FoldError::NoSuchRefund(*number))?.settled = Some(*tx);
             }
+            Change::PayoutSettled(tx) => self.payout_tx = Some(*tx),
+            Change::Terms(terms) => self.terms = terms.clone(),
+            Change::Admins(admins) => self.admins.clone_from(admins),
+            Change::CancelAgreed(party) => self.cancel_agreed_by = *party,
+            Change::Creative(reference) => self.creative = Some(reference.clone()),
+            Change::PublicationCommanded { publish_at } => self.publish_at = Some(*publish_at),
+            Change::PublicationFailed => self.publication_failures += 1,
+            Change::Published(publication) => self.publication = Some(publication.clone()),
+            Change::Noted(_) => {}
             Change::Deadline(at) => self.deadline_at = *at,
             Change::SettlementDue(at) => self.settlement_due_at = *at,
         }
@@ -190,6 +242,24 @@ impl Deal {
             | Account::Commission
             | Account::NetworkFees
             | Account::Suspense => None,
+        }
+    }
+
+    /// The party that an actor is.
+    pub fn party(&self, actor: ActorId) -> Option<Party> {
+        if actor == self.advertiser {
+            Some(Party::Advertiser)
+        } else if actor == self.owner {
+            Some(Party::Owner)
+        } else {
+            None
+        }
+    }
+
+    pub fn actor(&self, party: Party) -> ActorId {
+        match party {
+            Party::Advertiser => self.advertiser,
+            Party::Owner => self.owner,
         }
     }
 

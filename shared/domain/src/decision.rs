@@ -1,10 +1,15 @@
 //! What deciding can come to. `decide` never does anything: it says which of these it is.
 
+use crate::filing::Filing;
 use crate::plan::Plan;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     Apply(Plan),
+    /// Nothing of a deal changes: the key is recorded, perhaps with a result and messages.
+    File(Filing),
+    /// The deal itself shows that this very report took effect before.
+    Duplicate,
     /// Final: the report can never take effect. It is parked for an operator.
     Refuse(Refusal),
     /// The report may take effect later.

@@ -1,7 +1,7 @@
 //! A journal row: one immutable fact about a deal, with the money it moved. Facts are all there is;
 //! the deal row is their fold.
 
-use crate::deal::{Deposit, RefundOrder, Terms};
+use crate::deal::{Deposit, Party, Publication, RefundOrder, Terms};
 use crate::ids::{ActorId, ChannelId, DealId};
 use crate::money::{BasisPoints, Nano, Posting};
 use crate::state::Status;
@@ -42,6 +42,19 @@ pub enum Change {
         number: u32,
         tx: TxHash,
     },
+    PayoutSettled(TxHash),
+    Terms(Terms),
+    Admins(Vec<ActorId>),
+    /// None where a party took its consent back.
+    CancelAgreed(Option<Party>),
+    Creative(String),
+    PublicationCommanded {
+        publish_at: Timestamp,
+    },
+    PublicationFailed,
+    Published(Publication),
+    /// What was reported or said, for whoever reads the journal; it changes nothing.
+    Noted(String),
     Deadline(Option<Timestamp>),
     SettlementDue(Option<Timestamp>),
 }
@@ -57,7 +70,22 @@ pub struct Creation {
 }
 
 /// The words for facts that are no moves; a move has its new state's name.
-const WORDS: &[&str] = &["DEPOSIT_PARTIAL", "DEPOSIT_RETURNED", "DEPOSIT_SUSPENDED"];
+const WORDS: &[&str] = &[
+    "CANCEL_AGREED",
+    "CANCEL_REVOKED",
+    "CHANNEL_ADMINS_SET",
+    "COMMAND_REISSUED",
+    "COUNTER_OFFER",
+    "DEPOSIT_PARTIAL",
+    "DEPOSIT_RETURNED",
+    "DEPOSIT_SUSPENDED",
+    "PAYOUT_SETTLED",
+    "PUBLICATION_COMMANDED",
+    "PUBLICATION_FAILED",
+    "PUBLICATION_REPORTED",
+    "REFUND_SETTLED",
+    "VERIFICATION_REPORTED",
+];
 
 /// Reads a fact's word back. One that is not known here is a corrupted row.
 pub fn event_type(text: &str) -> Option<&'static str> {

@@ -6,37 +6,64 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::ids::DealId;
 use crate::ton::TxHash;
 
+/// Names an effect. A key is kept for ever if its plan moved money, else for thirty days.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Key {
-    text: String,
-    moves_money: bool,
-}
+pub struct Key(String);
 
 impl Key {
     pub fn deposit(tx: TxHash) -> Self {
-        Self { text: format!("deposit:{tx}"), moves_money: true }
+        Self(format!("deposit:{tx}"))
     }
 
-    /// A key for a fact that moves no money, such as an actor's command.
+    pub fn payout(deal: DealId) -> Self {
+        Self(format!("payout:{deal}"))
+    }
+
+    /// Document 1's key for a deal's first refund; later ones have their number.
+    pub fn refund(deal: DealId, number: u32) -> Self {
+        match number {
+            1 => Self(format!("refund:{deal}")),
+            _ => Self(format!("refund:{deal}:{number}")),
+        }
+    }
+
+    /// Written by a success alone, so that no failure can burn it.
+    pub fn publication(deal: DealId) -> Self {
+        Self(format!("publish:{deal}"))
+    }
+
+    /// `which` is the worker's number of the attempt, or the beginning of the report's hash.
+    pub fn failed_publication(deal: DealId, which: &str) -> Self {
+        Self(format!("publish:{deal}:failed:{which}"))
+    }
+
+    /// A check's, or the final result's, which has no number.
+    pub fn verification(deal: DealId, check: Option<u32>) -> Self {
+        match check {
+            Some(number) => Self(format!("verify:{deal}:{number}")),
+            None => Self(format!("verify:{deal}:final")),
+        }
+    }
+
+    pub fn reconciliation(trigger_id: &str) -> Self {
+        Self(format!("recon:{trigger_id}"))
+    }
+
     pub fn command(command_id: &str) -> Self {
-        Self { text: format!("cmd:{command_id}"), moves_money: false }
+        Self(format!("cmd:{command_id}"))
     }
 
     pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    /// Such a key never expires: delivered again after any time, it is still a duplicate.
-    pub fn moves_money(&self) -> bool {
-        self.moves_money
+        &self.0
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.0)
     }
 }
 

@@ -5,9 +5,9 @@ use crate::deal::{Deal, FoldError};
 use crate::fact::{Change, Fact};
 use crate::ids::{ActorId, DealId};
 use crate::key::{Fingerprint, Key};
-use crate::message::Message;
+use crate::message::{Command, Message, Recipient};
 use crate::money::{self, Account, Nano, Posting};
-use crate::state::{self, Status};
+use crate::state::{self, Effect, Status};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,13 @@ pub struct Step {
     pub actor: Option<ActorId>,
     pub changes: Vec<Change>,
     pub postings: Vec<Posting>,
+}
+
+impl Step {
+    /// A fact of the system that moves no money.
+    pub fn of_system(event_type: &'static str, to: Status, changes: Vec<Change>) -> Self {
+        Self { event_type, to, actor: None, changes, postings: Vec::new() }
+    }
 }
 
 /// A checked plan: the facts with their places, and the deal as it will be.
@@ -64,8 +71,10 @@ pub enum Unsound {
     EscrowStranded(Status),
     /// Money waits, and nobody would ever look.
     NoDeadline(Status),
-    /// A key that expires must not guard money.
-    ExpiringKey,
+    /// PUBLISHED is passed through; nothing would ever lead out of it.
+    RestsInPublished,
+    /// A move without what document 4 wants it to bring about.
+    MissingEffect(Effect),
     Fold(FoldError),
 }
 
@@ -85,8 +94,8 @@ impl Plan {
         for (seq, step) in (first_seq..).zip(&self.steps) {
             let from = deal.as_ref().map(|deal| deal.status);
             check_step(self.deal, from, step)?;
-            if !step.postings.is_empty() && !self.key.moves_money() {
-                return Err(Unsound::ExpiringKey);
+            if let Some(deal) = &deal {
+                check_effects(deal, step, &self.messages)?;
             }
             let fact = Fact {
                 seq,
@@ -111,6 +120,79 @@ impl Plan {
         }
         check_deal(&after)?;
         Ok(Checked { plan: self, before: before.cloned(), after, facts, at })
+    }
+}
+
+impl Checked {
+    /// The key of such a plan never expires: delivered again after any time, it is a duplicate.
+    pub fn moves_money(&self) -> bool {
+        self.facts.iter().any(|fact| !fact.postings.is_empty())
+    }
+}
+
+/// A move brings about all that the table wants of it, or of one of its triggers.
+fn check_effects(deal: &Deal, step: &Step, messages: &[Message]) -> Result<(), Unsound> {
+    if deal.status == step.to {
+        return Ok(());
+    }
+    let mut missing = None;
+    for legal in state::moves(deal.status, step.to) {
+        let lacks = legal.effects.iter().find(|effect| !has(**effect, deal, step, messages));
+        match lacks {
+            None => return Ok(()),
+            Some(effect) => missing = missing.or(Some(*effect)),
+        }
+    }
+    missing.map_or(Ok(()), |effect| Err(Unsound::MissingEffect(effect)))
+}
+
+fn has(effect: Effect, deal: &Deal, step: &Step, messages: &[Message]) -> bool {
+    let tells = |actor: ActorId| {
+        messages.iter().any(|message| match message {
+            Message::Notification(notification) => {
+                notification.recipients.contains(&Recipient::User(actor))
+            }
+            Message::Command(_) => false,
+        })
+    };
+    let commands = |wanted: fn(&Command) -> bool| {
+        messages
+            .iter()
+            .any(|message| matches!(message, Message::Command(command) if wanted(command)))
+    };
+    let credits = |account: Account| {
+        step.postings
+            .iter()
+            .any(|posting| posting.account == account && posting.amount.is_positive())
+    };
+    let escrow_untouched =
+        || step.postings.iter().all(|posting| posting.account != Account::Escrow(deal.id));
+    match effect {
+        Effect::NotifyOwner => tells(deal.owner),
+        Effect::NotifyAdvertiser => tells(deal.advertiser),
+        Effect::NotifyBoth => tells(deal.owner) && tells(deal.advertiser),
+        Effect::NotifyOtherParty => {
+            let party = step.actor.and_then(|actor| deal.party(actor));
+            party.is_some_and(|party| tells(deal.actor(party.other())))
+        }
+        Effect::CommandDepositAddress => {
+            commands(|command| matches!(command, Command::GenerateDepositAddress))
+        }
+        Effect::CommandPublication => {
+            commands(|command| matches!(command, Command::PublishPost { .. }))
+        }
+        Effect::CommandVerification => {
+            commands(|command| matches!(command, Command::StartVerification { .. }))
+        }
+        // A commission of the whole price leaves nothing to pay out.
+        Effect::CommandPayout => {
+            !credits(Account::Payable(deal.id))
+                || commands(|command| matches!(command, Command::ExecutePayout { .. }))
+        }
+        Effect::CreditEscrow => credits(Account::Escrow(deal.id)),
+        Effect::FreezeEscrow => escrow_untouched(),
+        // `check_deal` sees that nothing is left in escrow, and that every order is booked.
+        Effect::OrderRefund | Effect::ReleaseEscrow => true,
     }
 }
 
@@ -145,6 +227,9 @@ fn check_step(deal: DealId, from: Option<Status>, step: &Step) -> Result<(), Uns
 
 /// What holds of every deal at rest.
 pub fn check_deal(deal: &Deal) -> Result<(), Unsound> {
+    if deal.status == Status::Published {
+        return Err(Unsound::RestsInPublished);
+    }
     let balances = [
         (Account::Escrow(deal.id), deal.escrow),
         (Account::Payable(deal.id), deal.payable),

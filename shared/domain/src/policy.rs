@@ -31,6 +31,8 @@ impl Default for Policy {
 }
 
 const HOUR: u32 = 3600;
+/// How long a post must stay, unedited, from its publication.
+pub const RETENTION_SECS: u32 = 24 * HOUR;
 
 /// How long a deal may stay in a state.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,10 @@
 
 use std::fmt;
 
+use crate::deal::Deal;
+use crate::ids::ActorId;
+use crate::message::{Kind, Message, Recipient};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     Draft,
@@ -215,6 +219,36 @@ pub const MOVES: &[Move] = &[
 /// The moves between two states; empty where none is legal.
 pub fn moves(from: Status, to: Status) -> impl Iterator<Item = &'static Move> {
     MOVES.iter().filter(move |step| step.from == from && step.to == to)
+}
+
+/// The move of one trigger, if it is legal from here.
+pub fn move_by(from: Status, trigger: &str) -> Option<&'static Move> {
+    MOVES.iter().find(|step| step.from == from && step.trigger == trigger)
+}
+
+impl Move {
+    /// The notifications that this move owes, as one message.
+    pub fn notices(&self, deal: &Deal, actor: Option<ActorId>, text: &str) -> Option<Message> {
+        let other =
+            || actor.and_then(|actor| deal.party(actor)).map(|party| deal.actor(party.other()));
+        let told = self.effects.iter().flat_map(|effect| match effect {
+            NotifyOwner => vec![deal.owner],
+            NotifyAdvertiser => vec![deal.advertiser],
+            NotifyBoth => vec![deal.advertiser, deal.owner],
+            NotifyOtherParty => other().into_iter().collect(),
+            CommandDepositAddress
+            | CreditEscrow
+            | OrderRefund
+            | FreezeEscrow
+            | CommandPublication
+            | CommandVerification
+            | ReleaseEscrow
+            | CommandPayout => vec![],
+        });
+        let recipients: Vec<Recipient> = told.map(Recipient::User).collect();
+        let kind = Kind::DealMoved { from: self.from, to: self.to };
+        (!recipients.is_empty()).then(|| Message::notify(kind, recipients, text))
+    }
 }
 
 #[cfg(test)]

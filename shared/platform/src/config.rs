@@ -7,7 +7,9 @@ use std::str::FromStr;
 use domain::money::Nano;
 use domain::policy::Policy;
 use domain::state::Status;
+use ipnet::IpNet;
 
+use crate::catalog::RESULT_FUNCTIONS;
 use crate::signature::AllowList;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,9 +32,14 @@ pub struct Tables {
 
 /// Where records go that are not done with.
 #[derive(Debug, Clone)]
-pub struct Queues {
+pub struct LetterQueues {
     pub retry_url: String,
     pub dlq_url: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Queues {
+    pub letters: LetterQueues,
     pub doorbell_url: String,
 }
 
@@ -52,6 +59,38 @@ pub struct Config {
     /// `topic-partition-offset` of records to park unread.
     pub skip_records: Vec<String>,
 }
+
+/// What `deal-transition` needs besides.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    pub api_key_secret_id: String,
+    pub allowed_networks: Vec<IpNet>,
+}
+
+/// What `unclaimed-results` needs: no money, no keys.
+#[derive(Debug, Clone)]
+pub struct UnclaimedConfig {
+    pub operations_table: String,
+    pub letters: LetterQueues,
+    /// Function name to retry queue.
+    pub forward_queues: HashMap<String, String>,
+    pub skip_records: Vec<String>,
+}
+
+pub const HTTP_VARIABLES: &[&str] = &["INTERNAL_ALLOWED_NETWORKS", "INTERNAL_API_KEY_SECRET_ID"];
+
+pub const UNCLAIMED_VARIABLES: &[&str] = &[
+    "DLQ_URL",
+    "FORWARD_QUEUES",
+    "LOG_LEVEL",
+    "METRICS_NAMESPACE",
+    "OPERATIONS_TABLE",
+    "RETRY_QUEUE_URL",
+    "SKIP_RECORDS",
+];
+
+const TABLE: &str = "set it to a table's name, as template.yaml does";
+const QUEUE: &str = "set it to a queue's URL, as template.yaml does";
 
 /// Every variable that `Config` reads: the template must set exactly these.
 pub const VARIABLES: &[&str] = &[
@@ -82,8 +121,6 @@ impl Config {
     }
 
     pub fn read(env: &HashMap<String, String>) -> Result<Self, Error> {
-        const TABLE: &str = "set it to a table's name, as template.yaml does";
-        const QUEUE: &str = "set it to a queue's URL, as template.yaml does";
         let defaults = Policy::default();
         let mut policy = Policy {
             required_confirmations: number(
@@ -124,8 +161,7 @@ impl Config {
                 operations: required(env, "OPERATIONS_TABLE", TABLE)?,
             },
             queues: Queues {
-                retry_url: required(env, "RETRY_QUEUE_URL", QUEUE)?,
-                dlq_url: required(env, "DLQ_URL", QUEUE)?,
+                letters: letter_queues(env)?,
                 doorbell_url: required(env, "DOORBELL_QUEUE_URL", QUEUE)?,
             },
             trust: Trust {
@@ -141,6 +177,61 @@ impl Config {
             skip_records: list(text(env, "SKIP_RECORDS").unwrap_or_default()),
         })
     }
+}
+
+impl HttpConfig {
+    pub fn from_env() -> Result<Self, Error> {
+        Self::read(&std::env::vars().collect())
+    }
+
+    pub fn read(env: &HashMap<String, String>) -> Result<Self, Error> {
+        const NETWORKS: &str = "INTERNAL_ALLOWED_NETWORKS";
+        let hint = "set it to networks such as 172.18.0.0/16, separated by commas";
+        let mut allowed_networks = Vec::new();
+        for entry in list(&required(env, NETWORKS, hint)?) {
+            let network = entry.parse();
+            let bad = |_| bad(env, NETWORKS, format!("{entry:?} is no network in CIDR form"));
+            allowed_networks.push(network.map_err(bad)?);
+        }
+        let hint = "set it to the name or ARN of the secret with the internal API key";
+        let api_key_secret_id = required(env, "INTERNAL_API_KEY_SECRET_ID", hint)?;
+        Ok(Self { api_key_secret_id, allowed_networks })
+    }
+}
+
+impl UnclaimedConfig {
+    pub fn from_env() -> Result<Self, Error> {
+        Self::read(&std::env::vars().collect())
+    }
+
+    pub fn read(env: &HashMap<String, String>) -> Result<Self, Error> {
+        const QUEUES: &str = "FORWARD_QUEUES";
+        let hint = "set it to function=queue URL for each result function, separated by commas";
+        let mut forward_queues = HashMap::new();
+        for entry in list(&required(env, QUEUES, hint)?) {
+            let (function, url) = entry
+                .split_once('=')
+                .ok_or_else(|| bad(env, QUEUES, format!("{entry:?} is not function=URL")))?;
+            forward_queues.insert(function.to_owned(), url.to_owned());
+        }
+        let missing = RESULT_FUNCTIONS.iter().find(|each| !forward_queues.contains_key(each.name));
+        if let Some(function) = missing {
+            return Err(bad(env, QUEUES, format!("the queue of {} is missing", function.name)));
+        }
+        Ok(Self {
+            operations_table: required(env, "OPERATIONS_TABLE", TABLE)?,
+            letters: letter_queues(env)?,
+            forward_queues,
+            skip_records: list(text(env, "SKIP_RECORDS").unwrap_or_default()),
+        })
+    }
+}
+
+fn letter_queues(env: &HashMap<String, String>) -> Result<LetterQueues, Error> {
+    Ok(LetterQueues {
+        retry_url: required(env, "RETRY_QUEUE_URL", QUEUE)?,
+        dlq_url: required(env, "DLQ_URL", QUEUE)?,
+    })
 }
 
 fn read_timeouts(env: &HashMap<String, String>, policy: &mut Policy) -> Result<(), Error> {

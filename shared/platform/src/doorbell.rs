@@ -2,6 +2,7 @@
 //! ring leaves behind, the relay's own schedule finds.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_sdk_sqs::Client;
@@ -11,16 +12,27 @@ pub struct Doorbell {
     client: Client,
     queue_url: String,
     rings: AtomicU64,
+    noted: Mutex<BTreeSet<String>>,
 }
 
 impl Doorbell {
     pub fn new(client: Client, queue_url: String) -> Self {
-        Self { client, queue_url, rings: AtomicU64::new(0) }
+        Self { client, queue_url, rings: AtomicU64::new(0), noted: Mutex::default() }
+    }
+
+    /// A bucket has news; the bell is rung once for all of an invocation's.
+    pub fn note(&self, bucket: String) {
+        self.noted.lock().expect("no panic under it").insert(bucket);
+    }
+
+    pub async fn ring_noted(&self) {
+        let noted = std::mem::take(&mut *self.noted.lock().expect("no panic under it"));
+        self.ring(&noted).await;
     }
 
     /// Every ring has a deduplication id of its own: an equal one within five minutes would be
     /// swallowed, and with it the news.
-    pub async fn ring(&self, buckets: &BTreeSet<String>) {
+    async fn ring(&self, buckets: &BTreeSet<String>) {
         let buckets: Vec<&String> = buckets.iter().collect();
         for chunk in buckets.chunks(10) {
             let entries = chunk.iter().enumerate().map(|(index, bucket)| {

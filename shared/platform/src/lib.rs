@@ -12,4 +12,8 @@ pub mod signature;
 pub mod store;
 pub mod letter;
 pub mod doorbell;
+pub mod apply;
 pub mod pipeline;
+pub mod results;
+pub mod unclaimed;
+pub mod commands;

@@ -1,94 +1,86 @@
-//! record → verify → parse → key → load → decide → check → commit → outcome.
+//! Batches in, answers out. A `Handler` says what comes of one record; everything around it is here:
+//! letters and their queues, lanes, time, panics, counters and the answers that AWS wants.
 //!
 //! A Kafka batch is all or error: what is permanent or not ready is parked or queued, which is
 //! success; what is systemic or was not reached makes the invocation fail, and the batch comes again.
 //! An SQS batch reports single messages. Records of one deal run in order, deals side by side.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 
-use domain::deal::Deal;
-use domain::decision::{Decision, NotReady, Refusal, Wait};
 use domain::ids::DealId;
-use domain::key::{Fingerprint, Key};
-use domain::plan::Plan;
-use domain::policy::Moment;
+use domain::key::Key;
 use domain::time::Timestamp;
 use futures::{FutureExt as _, StreamExt as _};
 use lambda_runtime::{LambdaEvent, service_fn};
 use serde_json::{Value, json};
 
-use crate::aws::Clients;
+use crate::apply::Fault;
 use crate::catalog::{self, Function};
 use crate::clock;
-use crate::config::Config;
-use crate::doorbell::Doorbell;
 use crate::letter::{Failure, Held, Letter, Letters, Place, envelope, row};
-use crate::secrets::Secrets;
-use crate::signature::{self, Refused, Verified};
-use crate::store::{self, Committed, Processed, Store, messages};
-use crate::telemetry::{self, Metrics};
-use crate::wire::report::{DealResult, Report};
-use crate::wire::{Event, Incoming, Origin, kafka, sqs};
+use crate::telemetry::Metrics;
+use crate::wire::{Event, Incoming, kafka, report, sqs};
 
 /// Deals in work at once within one invocation.
 const LANES: usize = 16;
 /// With less time than this left, what was not begun is left to the next invocation.
 const MARGIN_MS: i64 = 5_000;
-/// How often a record whose deal moved on is decided again before it is left to the next delivery.
-const DECISIONS: u32 = 6;
 
-pub type Decide<R> = fn(&Deal, &R, &Moment<'_>) -> Decision;
+/// What comes of one record.
+pub trait Handler {
+    fn handle(&self, work: &Work) -> impl Future<Output = Result<Handled, NotDone>>;
 
-/// Runs a function: set up once, then one invocation after another.
-pub async fn run<R: DealResult>(
-    function: &'static Function,
-    decide: Decide<R>,
-) -> Result<(), lambda_runtime::Error> {
-    telemetry::init(function.name);
-    let config = Config::from_env()?;
-    let pipeline = Pipeline::new(function, decide, config, Clients::from_env().await);
-    let pipeline = &pipeline;
-    lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| async move {
-        let deadline_ms = i64::try_from(event.context.deadline).unwrap_or(i64::MAX);
-        pipeline.invoke(event.payload, Timestamp::from_millis(deadline_ms)).await
-    }))
-    .await
+    /// After a batch: whatever is done once for all its records.
+    fn finish(&self) -> impl Future<Output = ()>;
 }
 
-pub struct Pipeline<R> {
-    function: &'static Function,
-    decide: Decide<R>,
-    config: Config,
-    store: Store,
-    letters: Letters,
-    secrets: Secrets,
-    doorbell: Doorbell,
-    metrics: Metrics,
+/// A record to work on, and the letter it came from, if any.
+pub struct Work {
+    pub id: String,
+    pub record: Incoming,
+    pub damage: Option<String>,
+    pub letter: Option<Letter>,
+}
+
+#[derive(Debug)]
+pub enum Handled {
+    Done(Outcome),
+    Failed { failure: Failure, key: Option<Key>, deal: Option<DealId>, verified: bool },
+}
+
+impl Handled {
+    /// Nothing of the record can be relied on.
+    pub fn unverified(failure: Failure) -> Self {
+        Self::Failed { failure, key: None, deal: None, verified: false }
+    }
 }
 
 /// How a record ended, for the summary and the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+pub enum Outcome {
     Applied,
     Duplicate,
     Parked,
     Retrying,
-    /// A sibling's record.
+    /// Somebody else's record, or one that there was nothing to do for.
     Skipped,
-    /// A message about a letter that is closed, early, or already taken care of.
-    Dropped,
+    /// A command that was answered with a refusal.
+    Refused,
+    /// A letter that was handed to the function that claims it by now.
+    Forwarded,
 }
 
 impl Outcome {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Applied,
         Self::Duplicate,
         Self::Parked,
         Self::Retrying,
         Self::Skipped,
-        Self::Dropped,
+        Self::Refused,
+        Self::Forwarded,
     ];
 
     const fn name(self) -> &'static str {
@@ -98,14 +90,38 @@ impl Outcome {
             Self::Parked => "parked",
             Self::Retrying => "retrying",
             Self::Skipped => "skipped",
-            Self::Dropped => "dropped",
+            Self::Refused => "refused",
+            Self::Forwarded => "forwarded",
+        }
+    }
+
+    /// Whether the letter of such a record has nothing left to wait for, and what became of it.
+    const fn closes_letter(self) -> Option<&'static str> {
+        match self {
+            Self::Applied | Self::Duplicate | Self::Skipped | Self::Refused => Some("RESOLVED"),
+            Self::Forwarded => Some("REPLAYED"),
+            Self::Parked | Self::Retrying => None,
         }
     }
 }
 
 /// Why a record is not done: the world's fault, never the record's.
 #[derive(Debug)]
-struct NotDone(String);
+pub struct NotDone(pub String);
+
+impl NotDone {
+    pub fn because(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A fault of our own is its record's failure; the world's is nobody's.
+pub fn own_fault(fault: Fault) -> Result<Failure, NotDone> {
+    match fault {
+        Fault::NotDone(reason) => Err(NotDone(reason)),
+        Fault::Own { code, detail } => Ok(Failure::critical(code, detail)),
+    }
+}
 
 /// Why an invocation failed, for the log and for AWS.
 #[derive(Debug, thiserror::Error)]
@@ -129,50 +145,31 @@ impl From<Error> for lambda_runtime::Diagnostic {
     }
 }
 
-/// What trying a record came to.
-enum Tried {
-    Done(Outcome),
-    Failed { failure: Failure, key: Option<Key>, deal: Option<DealId>, verified: bool },
+pub struct Pipeline<H> {
+    function: &'static Function,
+    letters: Letters,
+    skip_records: Vec<String>,
+    metrics: Metrics,
+    pub handler: H,
 }
 
-impl Tried {
-    fn failed(failure: Failure) -> Self {
-        Self::Failed { failure, key: None, deal: None, verified: false }
-    }
-}
-
-/// A record to work on, and the letter it came from, if any.
-struct Work {
-    id: String,
-    record: Incoming,
-    damage: Option<String>,
-    letter: Option<Letter>,
-}
-
-impl<R: DealResult> Pipeline<R> {
+impl<H: Handler> Pipeline<H> {
     pub fn new(
         function: &'static Function,
-        decide: Decide<R>,
-        config: Config,
-        clients: Clients,
+        letters: Letters,
+        skip_records: Vec<String>,
+        handler: H,
     ) -> Self {
-        let Clients { dynamodb, sqs, secrets } = clients;
-        Self {
-            function,
-            decide,
-            store: Store::new(dynamodb.clone(), config.tables.clone()),
-            letters: Letters::new(
-                dynamodb,
-                config.tables.operations.clone(),
-                sqs.clone(),
-                config.queues.clone(),
-                function,
-            ),
-            secrets: Secrets::new(secrets, config.trust.secret_id.clone()),
-            doorbell: Doorbell::new(sqs, config.queues.doorbell_url.clone()),
-            metrics: Metrics::default(),
-            config,
-        }
+        Self { function, letters, skip_records, metrics: Metrics::default(), handler }
+    }
+
+    /// One invocation after another.
+    pub async fn run(&self) -> Result<(), lambda_runtime::Error> {
+        lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| async move {
+            let deadline_ms = i64::try_from(event.context.deadline).unwrap_or(i64::MAX);
+            Box::pin(self.invoke(event.payload, Timestamp::from_millis(deadline_ms))).await
+        }))
+        .await
     }
 
     /// One invocation: the answer that AWS wants, or an error that makes it deliver again.
@@ -213,6 +210,11 @@ impl<R: DealResult> Pipeline<R> {
         let mut work = Vec::new();
         let mut failed = Vec::new();
         for message in messages {
+            if self.function.queue.is_some_and(|name| message.queue.ends_with(name)) {
+                let record = message.incoming();
+                work.push(Work { id: message.id, record, damage: None, letter: None });
+                continue;
+            }
             match self.open(&message).await {
                 Ok(Some(letter)) => work.push(Work {
                     id: message.id,
@@ -242,19 +244,19 @@ impl<R: DealResult> Pipeline<R> {
         let Some((id, generation)) = envelope::read(&message.body) else {
             return self.adopt(message, "the message names no letter").await;
         };
-        let Some(letter) = self.letters.load(&id).await.map_err(not_done)? else {
+        let Some(letter) = self.letters.load(&id).await.map_err(NotDone::because)? else {
             return self.adopt(message, "the message names a letter that does not exist").await;
         };
         let settled = letter.closed_as.is_some();
         if settled || generation != letter.generation {
             if !settled {
-                self.letters.send_unless_sent(&letter, now).await.map_err(not_done)?;
+                self.letters.send_unless_sent(&letter, now).await.map_err(NotDone::because)?;
             }
             self.metrics.count("worker.letters.dropped", "");
             return Ok(None);
         }
         if letter.place == Place::RetryQueue && letter.not_before > now {
-            self.letters.send(&letter, now).await.map_err(not_done)?;
+            self.letters.send(&letter, now).await.map_err(NotDone::because)?;
             return Ok(None);
         }
         Ok(Some(letter))
@@ -262,17 +264,7 @@ impl<R: DealResult> Pipeline<R> {
 
     /// A message that is about no letter becomes one: nothing is dropped without.
     async fn adopt(&self, message: &sqs::Message, why: &str) -> Result<Option<Letter>, NotDone> {
-        let record = Incoming {
-            origin: Origin {
-                topic: message.queue.clone(),
-                partition: 0,
-                offset: message.id.clone(),
-            },
-            key: None,
-            body: message.body.clone().into_bytes(),
-            headers: Vec::new(),
-            recorded_at: Timestamp::from_millis(message.sent_at_ms),
-        };
+        let record = message.incoming();
         let held = Held { record: &record, verified: false, key: None, deal: None };
         self.hold(&held, None, &Failure::permanent("NO_LETTER", why)).await?;
         Ok(None)
@@ -291,8 +283,7 @@ impl<R: DealResult> Pipeline<R> {
         }
         let outcomes = Mutex::new(Vec::new());
         let not_done = Mutex::new(Vec::new());
-        let rung = Mutex::new(BTreeSet::new());
-        let (all, rest, buckets) = (&outcomes, &not_done, &rung);
+        let (all, rest) = (&outcomes, &not_done);
         futures::stream::iter(lanes.into_values())
             .for_each_concurrent(LANES, |lane| async move {
                 let mut stopped = false;
@@ -302,7 +293,7 @@ impl<R: DealResult> Pipeline<R> {
                     } else if clock::now().as_millis() > deadline.as_millis() - MARGIN_MS {
                         Err(NotDone("too little time was left".to_owned()))
                     } else {
-                        self.work_on(&item, buckets).await
+                        Box::pin(self.work_on(&item)).await
                     };
                     match done {
                         Ok(outcome) => all.lock().expect("no panic under it").push(outcome),
@@ -314,35 +305,33 @@ impl<R: DealResult> Pipeline<R> {
                 }
             })
             .await;
-        self.doorbell.ring(&rung.into_inner().expect("no panic under it")).await;
+        self.handler.finish().await;
         let outcomes = outcomes.into_inner().expect("no panic under it");
         (outcomes, not_done.into_inner().expect("no panic under it"))
     }
 
     /// Brings one record to its end: an outcome, or not done.
-    async fn work_on(
-        &self,
-        work: &Work,
-        buckets: &Mutex<BTreeSet<String>>,
-    ) -> Result<Outcome, NotDone> {
-        let tried = AssertUnwindSafe(self.try_record(work, buckets)).catch_unwind().await;
-        let tried = match tried {
-            Ok(tried) => tried?,
-            // Our own bug. Its record must not stop the partition for ever.
-            Err(panic) => Tried::failed(Failure::critical("PANIC", panic_text(panic.as_ref()))),
+    async fn work_on(&self, work: &Work) -> Result<Outcome, NotDone> {
+        let handled = match self.unreadable(work) {
+            Some(failure) => Handled::unverified(failure),
+            None => match AssertUnwindSafe(self.handler.handle(work)).catch_unwind().await {
+                Ok(handled) => handled?,
+                // Our own bug. Its record must not stop the partition for ever.
+                Err(panic) => {
+                    Handled::unverified(Failure::critical("PANIC", panic_text(panic.as_ref())))
+                }
+            },
         };
-        let outcome = match tried {
-            Tried::Done(outcome) => outcome,
-            Tried::Failed { failure, key, deal, verified } => {
+        let outcome = match handled {
+            Handled::Done(outcome) => outcome,
+            Handled::Failed { failure, key, deal, verified } => {
                 let key = key.map(|key| key.to_string());
                 let held = Held { record: &work.record, verified, key, deal };
                 self.hold(&held, work.letter.as_ref(), &failure).await?
             }
         };
-        if let Some(letter) = &work.letter
-            && matches!(outcome, Outcome::Applied | Outcome::Duplicate)
-        {
-            self.letters.resolve(letter, clock::now()).await;
+        if let (Some(letter), Some(closed_as)) = (&work.letter, outcome.closes_letter()) {
+            self.letters.close(letter, closed_as, clock::now()).await;
         }
         if outcome == Outcome::Duplicate {
             self.metrics.count("worker.events.duplicate", "");
@@ -351,60 +340,11 @@ impl<R: DealResult> Pipeline<R> {
         Ok(outcome)
     }
 
-    async fn hold(
-        &self,
-        held: &Held<'_>,
-        letter: Option<&Letter>,
-        failure: &Failure,
-    ) -> Result<Outcome, NotDone> {
-        let now = clock::now();
-        let place = match letter {
-            None => self.letters.hold(held, failure, now).await,
-            Some(letter) => self.letters.hold_again(letter, failure, now).await,
-        };
-        let topic = &held.record.origin.topic;
-        let (level, outcome) = match place.map_err(not_done)? {
-            Place::RetryQueue => {
-                self.metrics.count("worker.retry.count", &format!("error={}", failure.code()));
-                ("WARNING", Outcome::Retrying)
-            }
-            Place::DeadLetterQueue => {
-                self.metrics.count("worker.dlq.messages", &format!("topic={topic}.dlq"));
-                let money = catalog::is_money_topic(topic);
-                (if money { "CRITICAL" } else { "WARNING" }, Outcome::Parked)
-            }
-        };
-        let record = held.record.origin.to_string();
-        tracing::warn!(record, code = failure.code(), severity = level, "{}", outcome.name());
-        Ok(outcome)
-    }
-
-    async fn try_record(
-        &self,
-        work: &Work,
-        buckets: &Mutex<BTreeSet<String>>,
-    ) -> Result<Tried, NotDone> {
-        let record = &work.record;
-        if let Some(failure) = self.unreadable(work) {
-            return Ok(Tried::failed(failure));
-        }
-        let refused = match self.verify(record).await? {
-            Ok(verified) => return self.try_verified(record, &verified, buckets).await,
-            Err(refused) => refused,
-        };
-        // Whoever claims the type parks it; once is enough.
-        let event_type = Report::peek_event_type(&record.body);
-        if work.letter.is_none() && event_type.is_some_and(|name| self.is_siblings(record, &name)) {
-            return Ok(Tried::Done(Outcome::Skipped));
-        }
-        Ok(Tried::failed(Failure::permanent(refused.code(), refused.to_string())))
-    }
-
     /// What is parked without a look inside.
     fn unreadable(&self, work: &Work) -> Option<Failure> {
         let record = &work.record;
         let letter_cut = work.letter.as_ref().and_then(|letter| letter.cut_from);
-        if self.config.skip_records.contains(&record.origin.to_string()) && work.letter.is_none() {
+        if self.skip_records.contains(&record.origin.to_string()) && work.letter.is_none() {
             return Some(Failure::permanent(
                 "SKIPPED_BY_OPERATOR",
                 "SKIP_RECORDS names this record",
@@ -419,168 +359,38 @@ impl<R: DealResult> Pipeline<R> {
         Some(Failure::permanent("DAMAGED_RECORD", damage.clone()))
     }
 
-    fn is_siblings(&self, record: &Incoming, event_type: &str) -> bool {
-        event_type != self.function.event_type
-            && catalog::is_claimed(&record.origin.topic, event_type)
-    }
-
-    async fn verify<'a>(
+    async fn hold(
         &self,
-        record: &'a Incoming,
-    ) -> Result<Result<Verified<'a>, Refused>, NotDone> {
-        let trust = &self.config.trust;
-        let keyring = self.secrets.keyring().await.map_err(not_done)?;
-        let first = signature::verify(record, &keyring, &trust.allow_list, trust.require_v2);
-        if first.as_ref().err() != Some(&Refused::Signature) {
-            return Ok(first);
-        }
-        // The key may have been rotated since it was read.
-        let keyring = self.secrets.keyring_again().await.map_err(not_done)?;
-        Ok(signature::verify(record, &keyring, &trust.allow_list, trust.require_v2))
-    }
-
-    async fn try_verified(
-        &self,
-        record: &Incoming,
-        verified: &Verified<'_>,
-        buckets: &Mutex<BTreeSet<String>>,
-    ) -> Result<Tried, NotDone> {
-        let malformed =
-            |error: crate::wire::report::Malformed| Failure::permanent("MALFORMED", error.0);
-        let failed = |failure| Tried::Failed { failure, key: None, deal: None, verified: true };
-        let report = match Report::read(verified.body()) {
-            Ok(report) => report,
-            Err(error) => return Ok(failed(malformed(error))),
+        held: &Held<'_>,
+        letter: Option<&Letter>,
+        failure: &Failure,
+    ) -> Result<Outcome, NotDone> {
+        let now = clock::now();
+        let place = match letter {
+            None => self.letters.hold(held, failure, now).await,
+            Some(letter) => self.letters.hold_again(letter, held, failure, now).await,
         };
-        if self.is_siblings(record, &report.event_type) {
-            return Ok(Tried::Done(Outcome::Skipped));
-        }
-        if report.event_type != self.function.event_type {
-            let detail = format!("event_type {:?} is nobody's on this topic", report.event_type);
-            return Ok(failed(Failure::permanent("UNKNOWN_TYPE", detail)));
-        }
-        if !self.config.trust.allow_list.may_report(verified.worker(), &report.event_type) {
-            let detail = format!("{} may not report {}", verified.worker(), report.event_type);
-            return Ok(failed(Failure::permanent("NOT_ALLOWED", detail)));
-        }
-        let result = match R::read(&report) {
-            Ok(result) => result,
-            Err(error) => return Ok(failed(malformed(error))),
-        };
-        match self.apply(&result, record.recorded_at, buckets).await? {
-            Ok(outcome) => Ok(Tried::Done(outcome)),
-            Err(failure) => Ok(Tried::Failed {
-                failure,
-                key: Some(result.key()),
-                deal: Some(result.deal()),
-                verified: true,
-            }),
-        }
-    }
-
-    /// Load, decide, commit; again while others move the deal in between.
-    async fn apply(
-        &self,
-        result: &R,
-        recorded_at: Timestamp,
-        buckets: &Mutex<BTreeSet<String>>,
-    ) -> Result<Result<Outcome, Failure>, NotDone> {
-        let (key, fingerprint) = (result.key(), result.fingerprint());
-        for attempt in 0..DECISIONS {
-            let loaded = match self.store.load(result.deal(), &key).await {
-                Ok((_, Some(known))) => return Ok(judge(&known, &key, &fingerprint)),
-                Ok((loaded, None)) => loaded,
-                Err(error) => return own_fault(error).map(Err),
-            };
-            let moment = Moment { now: clock::now(), recorded_at, policy: &self.config.policy };
-            let decision = match &loaded {
-                Some(loaded) => (self.decide)(&loaded.deal, result, &moment),
-                None => Decision::not_ready("UNKNOWN_DEAL", "no such deal yet", Wait::Backoff),
-            };
-            let plan = match decision {
-                Decision::Apply(plan) => plan,
-                Decision::Refuse(Refusal { code, detail, critical }) => {
-                    let failure = Failure::Permanent { code, detail, critical };
-                    return self.refuse(failure, &key, &fingerprint).await;
-                }
-                Decision::NotReady(NotReady { code, detail, wait }) => {
-                    let failure = Failure::NotReady { code, detail, wait };
-                    return self.refuse(failure, &key, &fingerprint).await;
-                }
-            };
-            match self.commit(plan, loaded, moment.now, buckets).await {
-                Ok(Committed::Applied) => return Ok(Ok(Outcome::Applied)),
-                Ok(Committed::Known(known)) => return Ok(judge(&known, &key, &fingerprint)),
-                Ok(Committed::Stale) => store::pause(attempt).await,
-                Err(error) => return own_fault(error).map(Err),
+        let topic = &held.record.origin.topic;
+        let (level, outcome) = match place.map_err(NotDone::because)? {
+            Place::RetryQueue => {
+                self.metrics.count("worker.retry.count", &format!("error={}", failure.code()));
+                ("WARNING", Outcome::Retrying)
             }
-        }
-        Err(NotDone("the deal kept moving".to_owned()))
+            Place::DeadLetterQueue => {
+                self.metrics.count("worker.dlq.messages", &format!("topic={topic}.dlq"));
+                let money = catalog::is_money_topic(topic);
+                (if money { "CRITICAL" } else { "WARNING" }, Outcome::Parked)
+            }
+        };
+        let record = held.record.origin.to_string();
+        tracing::warn!(record, code = failure.code(), severity = level, "{}", outcome.name());
+        Ok(outcome)
     }
-
-    async fn commit(
-        &self,
-        plan: Plan,
-        loaded: Option<store::Loaded>,
-        now: Timestamp,
-        buckets: &Mutex<BTreeSet<String>>,
-    ) -> Result<Committed, store::Error> {
-        let before = loaded.as_ref().map(|loaded| &loaded.deal);
-        // An unsound plan is a bug of `decide`: caught as this record's panic, never written.
-        let checked = plan.check(before, now).unwrap_or_else(|why| panic!("unsound plan: {why:?}"));
-        let next_look_at = loaded.as_ref().and_then(|loaded| loaded.next_look_at);
-        let committed = self.store.commit(&checked, next_look_at).await?;
-        if committed == Committed::Applied {
-            let bucket = messages::bucket(&checked.after.id.to_string());
-            buckets.lock().expect("no panic under it").insert(bucket);
-        }
-        Ok(committed)
-    }
-
-    /// A refusal is final only if the key is unknown after the deal was read: else this very report
-    /// may have taken effect in between, and the refusal would be about our own footprints.
-    async fn refuse(
-        &self,
-        failure: Failure,
-        key: &Key,
-        fingerprint: &Fingerprint,
-    ) -> Result<Result<Outcome, Failure>, NotDone> {
-        match self.store.processed(key).await {
-            Ok(Some(known)) => Ok(judge(&known, key, fingerprint)),
-            Ok(None) => Ok(Err(failure)),
-            Err(error) => own_fault(error).map(Err),
-        }
-    }
-}
-
-/// The key is known: the same report again, or another one under its name.
-fn judge(known: &Processed, key: &Key, fingerprint: &Fingerprint) -> Result<Outcome, Failure> {
-    if known.is_same(fingerprint) {
-        return Ok(Outcome::Duplicate);
-    }
-    let of = known.deal_id.as_deref().unwrap_or("no deal");
-    let detail = format!("{key} was already applied with other content, to {of}");
-    Err(Failure::Permanent { code: "CONFLICT", detail, critical: key.moves_money() })
-}
-
-/// Tells a record's permanent failure by our own fault from the world's failure.
-fn own_fault(error: store::Error) -> Result<Failure, NotDone> {
-    match error {
-        store::Error::Systemic { .. } => Err(not_done(error)),
-        store::Error::Invalid { .. } => Ok(Failure::critical("INVALID_WRITE", error.to_string())),
-        store::Error::Corrupt(_) => Ok(Failure::critical("CORRUPT_ROW", error.to_string())),
-    }
-}
-
-fn not_done(error: impl std::fmt::Display) -> NotDone {
-    NotDone(error.to_string())
 }
 
 /// Unverified, and good enough to keep the records of a deal in order.
 fn lane(work: &Work) -> String {
-    let value = serde_json::from_slice::<Value>(&work.record.body).unwrap_or_default();
-    let deal = value["deal_id"].as_str().map(str::to_lowercase);
-    deal.unwrap_or_else(|| work.id.clone())
+    report::peek(&work.record.body).deal_id.unwrap_or_else(|| work.id.clone())
 }
 
 fn summary(outcomes: &[Outcome]) -> Value {

@@ -1,19 +1,21 @@
-//! The workers' keys, from Secrets Manager: AWSCURRENT and, while a rotation lasts, AWSPREVIOUS.
-//! Cached; a failed verification may ask again, but not more often than the cool-down allows, so
-//! that forged records cannot turn into a flood of calls.
+//! Secrets, from Secrets Manager: AWSCURRENT and, while a rotation lasts, AWSPREVIOUS. Cached; what
+//! does not match may ask again, but not more often than the cool-down allows, so that forged
+//! records cannot turn into a flood of calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_sdk_secretsmanager::Client;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq as _;
 use tokio::sync::Mutex;
 
 const FRESH: Duration = Duration::from_secs(300);
 const COOL_DOWN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
-#[error("the workers' secret {id} cannot be read: {reason}")]
+#[error("the secret {id} cannot be read: {reason}")]
 pub struct Unavailable {
     id: String,
     reason: String,
@@ -46,43 +48,75 @@ impl Keyring {
     }
 }
 
-struct Cached {
-    keyring: Arc<Keyring>,
+/// The keys that callers of `/internal/*` may send.
+#[derive(Clone, Default)]
+pub struct ApiKeys(Vec<Vec<u8>>);
+
+impl ApiKeys {
+    /// In constant time, whatever is sent.
+    pub fn admit(&self, sent: &[u8]) -> bool {
+        let sent = Sha256::digest(sent);
+        self.0.iter().fold(false, |found, key| {
+            found | bool::from(Sha256::digest(key).as_slice().ct_eq(sent.as_slice()))
+        })
+    }
+}
+
+/// What a secret means, read from its valid versions.
+pub trait FromVersions {
+    fn from_versions(versions: &[String]) -> Self;
+}
+
+impl FromVersions for Keyring {
+    fn from_versions(versions: &[String]) -> Self {
+        Self::from_secrets(versions.iter().map(String::as_str))
+    }
+}
+
+impl FromVersions for ApiKeys {
+    fn from_versions(versions: &[String]) -> Self {
+        let keys = versions.iter().map(|key| key.trim().as_bytes().to_vec());
+        Self(keys.filter(|key| !key.is_empty()).collect())
+    }
+}
+
+struct Cached<T> {
+    value: Arc<T>,
     read_at: Instant,
 }
 
-pub struct Secrets {
+pub struct Secret<T> {
     client: Client,
     id: String,
-    cached: Mutex<Option<Cached>>,
+    cached: Mutex<Option<Cached<T>>>,
 }
 
-impl Secrets {
+impl<T: FromVersions> Secret<T> {
     pub fn new(client: Client, id: String) -> Self {
         Self { client, id, cached: Mutex::new(None) }
     }
 
-    pub async fn keyring(&self) -> Result<Arc<Keyring>, Unavailable> {
+    pub async fn get(&self) -> Result<Arc<T>, Unavailable> {
         self.no_older_than(FRESH).await
     }
 
-    /// After a signature did not match: the keys as they are now, unless that was asked just before.
-    pub async fn keyring_again(&self) -> Result<Arc<Keyring>, Unavailable> {
+    /// After something did not match: the secret as it is now, unless that was asked just before.
+    pub async fn get_again(&self) -> Result<Arc<T>, Unavailable> {
         self.no_older_than(COOL_DOWN).await
     }
 
-    async fn no_older_than(&self, age: Duration) -> Result<Arc<Keyring>, Unavailable> {
+    async fn no_older_than(&self, age: Duration) -> Result<Arc<T>, Unavailable> {
         let mut cached = self.cached.lock().await;
         if let Some(cached) = cached.as_ref().filter(|cached| cached.read_at.elapsed() < age) {
-            return Ok(cached.keyring.clone());
+            return Ok(cached.value.clone());
         }
         let current =
             self.read("AWSCURRENT").await?.ok_or_else(|| self.unavailable("not found"))?;
         let previous = self.read("AWSPREVIOUS").await?;
-        let secrets = [Some(current), previous].into_iter().flatten().collect::<Vec<_>>();
-        let keyring = Arc::new(Keyring::from_secrets(secrets.iter().map(String::as_str)));
-        *cached = Some(Cached { keyring: keyring.clone(), read_at: Instant::now() });
-        Ok(keyring)
+        let versions = [Some(current), previous].into_iter().flatten().collect::<Vec<_>>();
+        let value = Arc::new(T::from_versions(&versions));
+        *cached = Some(Cached { value: value.clone(), read_at: Instant::now() });
+        Ok(value)
     }
 
     async fn read(&self, stage: &str) -> Result<Option<String>, Unavailable> {

@@ -7,7 +7,8 @@ use domain::time::Timestamp;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::secrets::Keyring;
+use crate::config::Trust;
+use crate::secrets::{Keyring, Secret, Unavailable};
 use crate::wire::Incoming;
 
 pub const SIGNATURE_HEADER: &str = "X-Worker-Signature";
@@ -149,6 +150,20 @@ pub fn verify<'a>(
         return Err(Refused::Stale(distance / 1000));
     }
     Ok(Verified { body: &record.body, worker })
+}
+
+/// Checks a record against the keys as they are: they may have been rotated since they were read.
+pub async fn verify_fresh<'a>(
+    record: &'a Incoming,
+    workers: &Secret<Keyring>,
+    trust: &Trust,
+) -> Result<Result<Verified<'a>, Refused>, Unavailable> {
+    let with = |keys: &Keyring| verify(record, keys, &trust.allow_list, trust.require_v2);
+    let first = with(&*workers.get().await?);
+    if first.as_ref().err() != Some(&Refused::Signature) {
+        return Ok(first);
+    }
+    Ok(with(&*workers.get_again().await?))
 }
 
 /// Document 1's signature.

@@ -10,6 +10,7 @@ use domain::deal::Deal;
 use domain::fact::Fact;
 use domain::ids::DealId;
 use platform::aws::Clients;
+use platform::catalog::RESULT_FUNCTIONS;
 use platform::config::Config;
 use platform::store::item::{Item, to_json};
 use platform::store::{Loaded, Store, rows};
@@ -48,13 +49,22 @@ impl Bed {
         secret.secret_string(records::SECRET).send().await.expect("the secret is created");
         let queue =
             async |name: &str| create_queue(&clients.sqs, &format!("{prefix}-{name}")).await;
+        let key_id = format!("{prefix}-internal-api-key");
+        let secret = clients.secrets.create_secret().name(&key_id);
+        secret.secret_string(records::API_KEY).send().await.expect("the secret is created");
+        let retry_url = queue("retry").await;
+        let forward = RESULT_FUNCTIONS.iter().map(|each| format!("{}={retry_url}", each.name));
+        let forward = forward.collect::<Vec<_>>().join(",");
         let env = HashMap::from([
+            ("FORWARD_QUEUES".to_owned(), forward),
+            ("INTERNAL_API_KEY_SECRET_ID".to_owned(), key_id),
+            ("INTERNAL_ALLOWED_NETWORKS".to_owned(), "172.18.0.0/16,127.0.0.1/32".to_owned()),
             ("DEALS_TABLE".to_owned(), tables.deals),
             ("JOURNAL_TABLE".to_owned(), tables.journal),
             ("PROCESSED_TABLE".to_owned(), tables.processed),
             ("OUTBOX_TABLE".to_owned(), tables.outbox),
             ("OPERATIONS_TABLE".to_owned(), tables.operations),
-            ("RETRY_QUEUE_URL".to_owned(), queue("retry").await),
+            ("RETRY_QUEUE_URL".to_owned(), retry_url),
             ("DLQ_URL".to_owned(), queue("dlq").await),
             ("DOORBELL_QUEUE_URL".to_owned(), queue("doorbell.fifo").await),
             ("WORKER_SECRET_ID".to_owned(), secret_id),
@@ -104,6 +114,22 @@ impl Bed {
         assert_eq!(stored, folded, "the deal row is not the fold of its journal");
         domain::plan::check_deal(&stored).expect("the deal is sound");
         stored
+    }
+
+    /// The letters, in the order of their records.
+    pub async fn letters(&self) -> Vec<Value> {
+        let mut rows = self.rows(&self.config.tables.operations).await;
+        rows.retain(|row| row["letter_id"].is_string());
+        rows.sort_by_key(|row| row["offset"].as_str().map(str::to_owned));
+        rows
+    }
+
+    /// All messages that wait in the outbox, in the order of their rows.
+    pub async fn messages(&self) -> Vec<Value> {
+        let mut rows = self.rows(&self.config.tables.outbox).await;
+        rows.sort_by_key(|row| row["position"].as_str().map(str::to_owned));
+        let messages = rows.into_iter().map(|mut row| row["messages"].take());
+        messages.flat_map(|list| list.as_array().cloned().unwrap_or_default()).collect()
     }
 
     /// Takes what is in a queue now.

@@ -1,21 +1,34 @@
 //! What the code says about functions, settings and tables, as JSON: `tools/check-template` holds the
 //! template against it.
 
-use platform::catalog::FUNCTIONS;
-use platform::config::VARIABLES;
+use platform::catalog::{DEAL_TRANSITION, RESULT_FUNCTIONS, UNCLAIMED_RESULTS};
+use platform::config::{HTTP_VARIABLES, UNCLAIMED_VARIABLES, VARIABLES};
 use serde_json::{Value, json};
 
 use crate::engine::TABLES;
 
 pub fn json() -> Value {
-    let functions = FUNCTIONS.iter().map(|function| {
+    let functions = RESULT_FUNCTIONS.iter().copied().chain([&UNCLAIMED_RESULTS, &DEAL_TRANSITION]);
+    let functions = functions.map(|function| {
+        let mut variables = match function.name {
+            name if name == UNCLAIMED_RESULTS.name => UNCLAIMED_VARIABLES.to_vec(),
+            name if name == DEAL_TRANSITION.name => [VARIABLES, HTTP_VARIABLES].concat(),
+            _ => VARIABLES.to_vec(),
+        };
+        variables.sort_unstable();
+        let sources = function.sources.iter().map(|source| {
+            json!({
+                "topic": source.topic,
+                "consumer_group": source.consumer_group,
+                "event_type": source.event_type,
+            })
+        });
         json!({
             "name": function.name,
-            "event_type": function.event_type,
-            "topic": function.topic,
-            "consumer_group": function.consumer_group,
+            "sources": sources.collect::<Vec<_>>(),
+            "queue": function.queue,
             "timeout_secs": function.timeout_secs,
-            "variables": VARIABLES,
+            "variables": variables,
         })
     });
     let tables = TABLES.iter().map(|table| {

@@ -11,6 +11,8 @@ use crate::deals;
 
 /// The development secret of the samples. Never deploy it.
 pub const SECRET: &str = "development-secret-of-the-samples";
+/// The internal API key of local runs. Never deploy it.
+pub const API_KEY: &str = "development-key-of-the-samples";
 pub const TOPIC: &str = "escrow.confirmations";
 pub const WATCHER: &str = "ton-deposit-watcher";
 /// When the samples were recorded. Freshness is measured from here, so samples never go stale.
@@ -33,7 +35,7 @@ impl Deposit {
             tx,
             amount: deals::PRICE.get().into(),
             confirmations: 3.into(),
-            from: deals::address(0x51),
+            from: deals::sender(),
             to: deals::deposit_address(),
         }
     }
@@ -62,9 +64,157 @@ impl Deposit {
     }
 }
 
+/// A worker's report of any type, signed by the worker that may report it.
+pub fn report(event_type: &str, deal: Option<DealId>, payload: &Value) -> Record {
+    let (topic, worker) = match event_type {
+        "PAYOUT_COMPLETED" => (TOPIC, "payout-executor"),
+        "REFUND_COMPLETED" => (TOPIC, "refund-executor"),
+        "PUBLICATION_RESULT" => ("delivery.results", "auto-publisher"),
+        "VERIFICATION_RESULT" => ("delivery.results", "delivery-verifier"),
+        "RECONCILIATION_RESULT" => ("reconciliation.triggers", "reconciliation"),
+        _ => (TOPIC, WATCHER),
+    };
+    let deal = deal.map(|deal| deal.to_string());
+    let body = json!({"event_type": event_type, "deal_id": deal, "payload": payload});
+    let mut record = Record::new(body.to_string().into_bytes());
+    record.topic = topic.to_owned();
+    record.key = deal;
+    let signature = signature::sign_v1(SECRET.as_bytes(), &record.body);
+    record.signed_by(worker, &signature, RECORDED_AT_MS)
+}
+
+pub fn payout(deal: DealId, tx: u8) -> Record {
+    let payload = json!({
+        "tx_hash": TxHash::from_bytes([tx; 32]).to_string(),
+        "amount_nano": deals::SHARE.get(),
+        "commission_nano": deals::COMMISSION.get(),
+        "to_address": deals::payout_address().to_friendly(true),
+        "confirmations": 3,
+    });
+    report("PAYOUT_COMPLETED", Some(deal), &payload)
+}
+
+pub fn refund(deal: DealId, tx: u8, amount: i64) -> Record {
+    let payload = json!({
+        "tx_hash": TxHash::from_bytes([tx; 32]).to_string(),
+        "amount_nano": amount,
+        "to_address": deals::sender().to_friendly(true),
+        "confirmations": 3,
+    });
+    report("REFUND_COMPLETED", Some(deal), &payload)
+}
+
+pub fn publication(deal: DealId) -> Record {
+    let payload = json!({
+        "success": true,
+        "message_id": deals::MESSAGE_ID,
+        "channel_id": deals::CHANNEL.0,
+        "content_hash": deals::CONTENT_HASH,
+        "published_at": platform::clock::to_text(deals::published_at()),
+    });
+    report("PUBLICATION_RESULT", Some(deal), &payload)
+}
+
+pub fn failed_publication(deal: DealId, attempt: Option<u32>) -> Record {
+    let payload = json!({
+        "success": false,
+        "error": "CHANNEL_NOT_ACCESSIBLE",
+        "details": "Bot removed from channel",
+        "attempt": attempt,
+    });
+    report("PUBLICATION_RESULT", Some(deal), &payload)
+}
+
+pub fn final_verification(deal: DealId) -> Record {
+    let payload = json!({
+        "verified": true,
+        "message_id": deals::MESSAGE_ID,
+        "checks_passed": 5,
+        "checks_failed": 0,
+        "final_content_hash": deals::CONTENT_HASH,
+    });
+    report("VERIFICATION_RESULT", Some(deal), &payload)
+}
+
+/// One check on the way, passed or not.
+pub fn check(deal: DealId, number: u32, passed: bool) -> Record {
+    let mut payload = json!({"verified": passed, "check_number": number});
+    if !passed {
+        payload["reason"] = "POST_DELETED".into();
+        payload["detected_at"] = "2025-01-15T13:00:00Z".into();
+    }
+    report("VERIFICATION_RESULT", Some(deal), &payload)
+}
+
+pub fn reconciliation(trigger_id: &str, ton_passes: bool) -> Record {
+    let status = if ton_passes { "PASS" } else { "FAIL" };
+    let details = if ton_passes { json!({}) } else { json!({"diff_nano": 5_000_000}) };
+    let payload = json!({
+        "trigger_id": trigger_id,
+        "checks": {
+            "LEDGER_BALANCE": {"status": "PASS", "details": {}},
+            "LEDGER_VS_TON": {"status": status, "details": details},
+            "LEDGER_VS_DEALS": {"status": "PASS", "details": {}},
+            "CQRS_PROJECTION": {"status": "PASS", "details": {}},
+        },
+        "completed_at": "2025-01-15T01:00:00Z",
+    });
+    report("RECONCILIATION_RESULT", None, &payload)
+}
+
+/// A command as the backend sends it.
+pub fn command(
+    id: &str,
+    name: &str,
+    deal: DealId,
+    actor: i64,
+    version: u64,
+    payload: Value,
+) -> Value {
+    let mut body = json!({
+        "command_id": id,
+        "command": name,
+        "deal_id": deal.to_string(),
+        "actor_id": actor,
+        "expected_version": version,
+        "payload": payload,
+    });
+    // Accepting names the terms too.
+    if let Some(terms) = body["payload"].as_object_mut().and_then(|map| map.remove("terms_version"))
+    {
+        body["terms_version"] = terms;
+    }
+    body
+}
+
+/// The Lambda event of a call to the internal API.
+pub fn http_event(operator: bool, deal: DealId, body: &Value) -> Value {
+    let route = if operator { "operator/" } else { "" };
+    json!({
+        "resource": format!("/internal/v1/{route}deals/{{id}}/commands"),
+        "path": format!("/internal/v1/{route}deals/{deal}/commands"),
+        "httpMethod": "POST",
+        "headers": {"Content-Type": "application/json", "X-Internal-Api-Key": API_KEY},
+        "multiValueHeaders": {
+            "Content-Type": ["application/json"],
+            "X-Internal-Api-Key": [API_KEY],
+        },
+        "queryStringParameters": null,
+        "pathParameters": {"id": deal.to_string()},
+        "requestContext": {
+            "requestId": "c6af9ac6-7b61-11e6-9a41-93e8deadbeef",
+            "identity": {"sourceIp": "172.18.0.7"},
+            "stage": "live",
+        },
+        "body": body.to_string(),
+        "isBase64Encoded": false,
+    })
+}
+
 /// A Kafka record in the making.
 #[derive(Clone)]
 pub struct Record {
+    pub topic: String,
     pub body: Vec<u8>,
     pub key: Option<String>,
     pub headers: Value,
@@ -76,8 +226,14 @@ impl Record {
     /// Signed as document 1 says, by the deposit watcher.
     pub fn new(body: Vec<u8>) -> Self {
         let signature = signature::sign_v1(SECRET.as_bytes(), &body);
-        let record =
-            Self { body, key: None, headers: json!([]), offset: 0, recorded_at_ms: RECORDED_AT_MS };
+        let record = Self {
+            topic: TOPIC.to_owned(),
+            body,
+            key: None,
+            headers: json!([]),
+            offset: 0,
+            recorded_at_ms: RECORDED_AT_MS,
+        };
         record.signed_by(WATCHER, &signature, RECORDED_AT_MS)
     }
 
@@ -102,7 +258,7 @@ impl Record {
 
     pub fn to_json(&self) -> Value {
         json!({
-            "topic": TOPIC,
+            "topic": self.topic,
             "partition": 0,
             "offset": self.offset,
             "timestamp": self.recorded_at_ms,
@@ -121,21 +277,40 @@ fn signed_bytes(bytes: &[u8]) -> Vec<i8> {
 
 /// The Lambda event of an MSK mapping; offsets are given in order where a record has none.
 pub fn kafka_event(records: &[Record]) -> Value {
-    let records = records.iter().enumerate().map(|(index, record)| {
+    let mut partitions = serde_json::Map::new();
+    for (index, record) in records.iter().enumerate() {
         let offset = if record.offset == 0 { 15 + index as i64 } else { record.offset };
-        record.clone().offset(offset).to_json()
-    });
+        let partition =
+            partitions.entry(format!("{}-0", record.topic)).or_insert_with(|| json!([]));
+        let partition = partition.as_array_mut().expect("a partition is a list");
+        partition.push(record.clone().offset(offset).to_json());
+    }
     json!({
         "eventSource": "aws:kafka",
         "eventSourceArn": "arn:aws:kafka:us-east-1:123456789012:cluster/escrow/11111111-2222-3333-4444-555555555555-1",
         "bootstrapServers": "b-1.escrow.example.com:9098,b-2.escrow.example.com:9098",
-        "records": {format!("{TOPIC}-0"): records.collect::<Vec<_>>()},
+        "records": partitions,
     })
 }
 
 /// The Lambda event of an SQS mapping.
 pub fn sqs_event(queue: &str, bodies: &[String]) -> Value {
-    let messages = bodies.iter().enumerate().map(|(index, body)| {
+    let messages = bodies.iter().map(|body| (body.clone(), json!({})));
+    sqs_event_with(queue, &messages.collect::<Vec<_>>())
+}
+
+/// A worker's signature as message attributes.
+pub fn signed_attributes(worker: &str, body: &str) -> Value {
+    let text = |value: &str| json!({"stringValue": value, "dataType": "String"});
+    json!({
+        "X-Worker-Signature": text(&signature::sign_v1(SECRET.as_bytes(), body.as_bytes())),
+        "X-Worker-Id": text(worker),
+        "X-Worker-Timestamp": text(&RECORDED_AT_MS.to_string()),
+    })
+}
+
+pub fn sqs_event_with(queue: &str, messages: &[(String, Value)]) -> Value {
+    let messages = messages.iter().enumerate().map(|(index, (body, attributes))| {
         json!({
             "messageId": format!("00000000-0000-4000-8000-{index:012}"),
             "receiptHandle": "AQEB-sample",
@@ -146,7 +321,7 @@ pub fn sqs_event(queue: &str, bodies: &[String]) -> Value {
                 "SenderId": "AROA-sample",
                 "ApproximateFirstReceiveTimestamp": RECORDED_AT_MS.to_string(),
             },
-            "messageAttributes": {},
+            "messageAttributes": attributes,
             "md5OfBody": "sample",
             "eventSource": "aws:sqs",
             "eventSourceARN": format!("arn:aws:sqs:us-east-1:123456789012:{queue}"),

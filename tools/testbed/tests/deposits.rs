@@ -10,13 +10,14 @@ use platform::catalog::DEPOSIT_CONFIRMED;
 use platform::clock;
 use platform::config::Config;
 use platform::pipeline::Pipeline;
+use platform::results::{self, Results};
 use platform::signature;
 use serde_json::{Value, json};
 use testbed::bed::Bed;
 use testbed::deals;
 use testbed::records::{self, Deposit, Record, kafka_event, sqs_event};
 
-type Function = Pipeline<domain::result::DepositConfirmed>;
+type Function = Pipeline<Results<domain::result::DepositConfirmed>>;
 
 const DEAL: DealId = DealId::from_u128(1);
 
@@ -25,7 +26,7 @@ fn function(bed: &Bed) -> Function {
 }
 
 fn with_config(bed: &Bed, config: Config) -> Function {
-    Pipeline::new(&DEPOSIT_CONFIRMED, deposit_confirmed::decide, config, bed.clients.clone())
+    results::pipeline(&DEPOSIT_CONFIRMED, deposit_confirmed::decide, config, bed.clients.clone())
 }
 
 async fn awaiting() -> (Bed, Function) {
@@ -107,7 +108,7 @@ async fn the_same_key_with_other_content_is_parked() {
         assert_eq!(letter["class"], "CONFLICT");
         assert_eq!(letter["critical"], true);
     }
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await.len(), 2);
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 2);
 }
 
 #[tokio::test]
@@ -122,7 +123,7 @@ async fn a_redelivered_batch_neither_repeats_letters_nor_messages() {
     }
     let letters = letters(&bed).await;
     assert_eq!(letters.len(), 2);
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await.len(), 1);
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 1);
     assert!(letters.iter().all(|letter| letter["generation"] == 1 && letter["sent"] == 1));
 }
 
@@ -273,7 +274,7 @@ async fn an_oversized_record_is_parked_by_its_beginning() {
     let letter = &letters(&bed).await[0];
     assert_eq!(letter["class"], "OVERSIZED");
     assert!(letter["cut_from"].as_u64() > Some(1_000_000));
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await.len(), 1);
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 1);
 }
 
 #[tokio::test]
@@ -349,7 +350,7 @@ async fn retries_end_in_the_dead_letter_queue_and_a_redriven_letter_starts_afres
         make_due(&bed, &letter).await;
         redeliver(&function, &[wake_up(&letter)]).await;
     }
-    let dead = bed.take(&bed.config.queues.dlq_url).await;
+    let dead = bed.take(&bed.config.queues.letters.dlq_url).await;
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0]["retry_count"], 5);
     assert_eq!(dead[0]["original_topic"], records::TOPIC);
@@ -364,7 +365,7 @@ async fn retries_end_in_the_dead_letter_queue_and_a_redriven_letter_starts_afres
     make_due(&bed, &letter).await;
     redeliver(&function, &[wake_up(&letter), dead[0].clone()]).await;
     assert_eq!(bed.sound_deal(DEAL).await.status, Status::Funded);
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await, Vec::<Value>::new());
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await, Vec::<Value>::new());
 }
 
 #[tokio::test]
@@ -379,7 +380,7 @@ async fn too_few_confirmations_burn_no_key() {
     make_due(&bed, &letter).await;
     redeliver(&function, &[wake_up(&letter)]).await;
     assert_eq!(letters(&bed).await[0]["closed_as"], "RESOLVED");
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await, Vec::<Value>::new());
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await, Vec::<Value>::new());
 }
 
 #[tokio::test]
@@ -410,7 +411,7 @@ async fn an_edited_letter_and_a_message_without_one_are_parked() {
         letters(&bed).await.iter().map(|row| row["class"].as_str().unwrap().to_owned()).collect();
     classes.sort();
     assert_eq!(classes, ["BAD_SIGNATURE", "NO_LETTER", "NO_LETTER"]);
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await.len(), 3);
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 3);
 }
 
 #[tokio::test]
@@ -419,7 +420,7 @@ async fn with_dynamodb_away_nothing_is_parked_and_the_batch_comes_again() {
     let mut away = bed.clients.clone();
     away.dynamodb = testbed::engine::client("http://127.0.0.1:9");
     let function =
-        Pipeline::new(&DEPOSIT_CONFIRMED, deposit_confirmed::decide, bed.config.clone(), away);
+        results::pipeline(&DEPOSIT_CONFIRMED, deposit_confirmed::decide, bed.config.clone(), away);
     let records = [Deposit::new(DEAL, 1).record(), Deposit::new(DEAL, 2).record()];
     let error =
         function.invoke(kafka_event(&records), in_a_minute()).await.unwrap_err().to_string();
@@ -429,7 +430,7 @@ async fn with_dynamodb_away_nothing_is_parked_and_the_batch_comes_again() {
     let bodies = [wake_up(&json!({"letter_id": "0".repeat(32), "generation": 1})).to_string()];
     let answer = function.invoke(sqs_event("q", &bodies), in_a_minute()).await.unwrap();
     assert_eq!(answer["batchItemFailures"].as_array().unwrap().len(), 1);
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await, Vec::<Value>::new());
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await, Vec::<Value>::new());
 }
 
 #[tokio::test]
@@ -443,7 +444,7 @@ async fn without_a_secret_or_a_queue_nothing_is_lost() {
     assert!(error.contains("no-such-secret cannot be read"), "{error}");
 
     let mut config = bed.config.clone();
-    config.queues.dlq_url = config.queues.dlq_url.replace("-dlq", "-gone");
+    config.queues.letters.dlq_url = config.queues.letters.dlq_url.replace("-dlq", "-gone");
     let function = with_config(&bed, config);
     let event = kafka_event(&[Record::new(b"no deposit".to_vec())]);
     let error = function.invoke(event, in_a_minute()).await.unwrap_err().to_string();
@@ -456,7 +457,7 @@ async fn without_a_secret_or_a_queue_nothing_is_lost() {
         json!({"parked": 1})
     );
     assert_eq!(letters(&bed).await.len(), 1);
-    assert_eq!(bed.take(&bed.config.queues.dlq_url).await.len(), 1);
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 1);
 }
 
 #[tokio::test]
@@ -475,7 +476,7 @@ async fn a_panic_in_one_record_is_that_records_own() {
     for deal in [DEAL, second] {
         deals::open(&bed.store, deal, Status::AwaitingPayment, clock::now()).await;
     }
-    let function: Function = Pipeline::new(
+    let function: Function = results::pipeline(
         &DEPOSIT_CONFIRMED,
         |deal, deposit, moment| {
             assert_ne!(deal.id, DEAL, "a bug");

@@ -1,10 +1,7 @@
 //! The files in `events/` are in step with the code, and each does what its page says.
 
-use platform::catalog::DEPOSIT_CONFIRMED;
-use platform::clock;
-use platform::pipeline::Pipeline;
 use testbed::bed::Bed;
-use testbed::samples;
+use testbed::{functions, samples};
 
 #[tokio::test]
 async fn every_sample_is_in_step_and_does_what_it_says() {
@@ -14,15 +11,8 @@ async fn every_sample_is_in_step_and_does_what_it_says() {
         assert_eq!(file.ok(), Some(sample.file()), "{}: run `make events`", sample.path());
         let bed = Bed::new(sample.function).await;
         samples::seed_deals(&bed).await;
-        samples::seed_letter(&bed).await;
-        let pipeline = Pipeline::new(
-            &DEPOSIT_CONFIRMED,
-            deposit_confirmed::decide,
-            bed.config.clone(),
-            bed.clients.clone(),
-        );
-        let deadline = clock::now().plus_secs(60);
-        let answer = pipeline.invoke(sample.event.clone(), deadline).await;
+        samples::seed_letters(&bed).await;
+        let answer = functions::invoke(&bed, sample.function, sample.event.clone()).await;
         assert_eq!(answer.expect("an answer"), sample.answer, "{}", sample.path());
         match sample.ends_in {
             None => assert!(bed.deal(sample.deal).await.is_none(), "{}", sample.path()),

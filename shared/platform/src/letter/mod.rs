@@ -11,13 +11,13 @@ pub mod envelope;
 pub mod row;
 
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure};
-use domain::decision::Wait;
+use domain::decision::{NotReady, Refusal, Wait};
 use domain::ids::DealId;
 use domain::time::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::catalog::Function;
-use crate::config::Queues;
+use crate::config::LetterQueues;
 use crate::store;
 use crate::wire::{Incoming, Origin};
 
@@ -35,6 +35,20 @@ pub enum Failure {
     NotReady { code: &'static str, detail: String, wait: Wait },
 }
 
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { code, detail, critical } = refusal;
+        Self::Permanent { code, detail, critical }
+    }
+}
+
+impl From<NotReady> for Failure {
+    fn from(not_ready: NotReady) -> Self {
+        let NotReady { code, detail, wait } = not_ready;
+        Self::NotReady { code, detail, wait }
+    }
+}
+
 impl Failure {
     pub fn permanent(code: &'static str, detail: impl Into<String>) -> Self {
         Self::Permanent { code, detail: detail.into(), critical: false }
@@ -50,7 +64,7 @@ impl Failure {
         }
     }
 
-    fn detail(&self) -> &str {
+    pub fn detail(&self) -> &str {
         match self {
             Self::Permanent { detail, .. } | Self::NotReady { detail, .. } => detail,
         }
@@ -151,11 +165,12 @@ pub enum Error {
     Queue(String),
 }
 
+#[derive(Clone)]
 pub struct Letters {
     dynamodb: aws_sdk_dynamodb::Client,
     table: String,
     sqs: aws_sdk_sqs::Client,
-    queues: Queues,
+    queues: LetterQueues,
     function: &'static Function,
 }
 
@@ -164,7 +179,7 @@ impl Letters {
         dynamodb: aws_sdk_dynamodb::Client,
         table: String,
         sqs: aws_sdk_sqs::Client,
-        queues: Queues,
+        queues: LetterQueues,
         function: &'static Function,
     ) -> Self {
         Self { dynamodb, table, sqs, queues, function }
@@ -189,10 +204,13 @@ impl Letters {
     pub async fn hold_again(
         &self,
         letter: &Letter,
+        held: &Held<'_>,
         failure: &Failure,
         now: Timestamp,
     ) -> Result<Place, Error> {
-        let next = self.next(letter, failure, now);
+        let mut next = self.next(letter, failure, now);
+        next.verified = held.verified;
+        next.key.clone_from(&held.key);
         // Somebody else moved the letter on: then its message is theirs to send.
         if self.put(&next, Some(letter.generation)).await?.is_none() {
             self.send_unless_sent(&next, now).await?;
@@ -208,15 +226,36 @@ impl Letters {
         Ok(answer.item.map(row::from_item).transpose().map_err(store::Error::from)?)
     }
 
-    /// The record took effect. A courtesy to whoever lists letters; nothing depends on it.
-    pub async fn resolve(&self, letter: &Letter, now: Timestamp) {
+    /// Hands a letter's record to another function, as a letter of that one. Done again, it finds the
+    /// letter it made.
+    pub async fn forward(
+        &self,
+        letter: &Letter,
+        to: &'static Function,
+        retry_url: &str,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let queues = LetterQueues { retry_url: retry_url.to_owned(), dlq_url: String::new() };
+        let theirs = Self { function: to, queues, ..self.clone() };
+        let held = Held { record: &letter.record, verified: false, key: None, deal: None };
+        let failure = Failure::NotReady {
+            code: "FORWARDED",
+            detail: format!("{} forwarded it", self.function.name),
+            wait: Wait::Backoff,
+        };
+        theirs.hold(&held, &failure, now).await.map(drop)
+    }
+
+    /// Nothing is left to do for the record. A courtesy to whoever lists letters; nothing depends on
+    /// it.
+    pub async fn close(&self, letter: &Letter, closed_as: &str, now: Timestamp) {
         let request = self.dynamodb.update_item().table_name(&self.table);
         let answer = request
             .key("pk", AttributeValue::S(letter.id.partition_key()))
             .key("sk", AttributeValue::S(letter.id.sort_key()))
             .update_expression("SET closed_as = :as, closed_at = :now REMOVE list_pk, list_sk")
             .condition_expression("attribute_exists(pk) AND attribute_not_exists(closed_as)")
-            .expression_attribute_values(":as", AttributeValue::S("RESOLVED".to_owned()))
+            .expression_attribute_values(":as", AttributeValue::S(closed_as.to_owned()))
             .expression_attribute_values(":now", AttributeValue::S(crate::clock::to_text(now)))
             .return_values(ReturnValue::None)
             .send()

@@ -16,6 +16,7 @@ use aws_sdk_dynamodb::types::{
     ReturnValuesOnConditionCheckFailure, TransactWriteItem,
 };
 use domain::deal::Deal;
+use domain::filing::Filing;
 use domain::ids::DealId;
 use domain::key::{Fingerprint, Key};
 use domain::plan::Checked;
@@ -52,6 +53,7 @@ pub struct Loaded {
 /// What is known about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Processed {
+    pub key: String,
     pub fingerprint: String,
     pub deal_id: Option<String>,
     pub result: String,
@@ -66,6 +68,8 @@ impl Processed {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Committed {
     Applied,
+    /// The key was recorded as SKIPPED, and nothing else was to be done.
+    Filed,
     /// The key was there already. Whether that is a duplicate or a conflict, its fingerprint says.
     Known(Processed),
     /// The deal moved on between the read and the write: read again and decide again.
@@ -86,13 +90,17 @@ impl Store {
     /// The deal and the key in one consistent call. A missing answer is never taken for "unknown".
     pub async fn load(
         &self,
-        deal: DealId,
-        key: &Key,
+        deal: Option<DealId>,
+        key: Option<&Key>,
     ) -> Result<(Option<Loaded>, Option<Processed>), Error> {
-        let mut wanted = HashMap::from([
-            (self.tables.deals.clone(), one_key("deal_id", &deal.to_string())),
-            (self.tables.processed.clone(), one_key("idempotency_key", key.as_str())),
-        ]);
+        let mut wanted = HashMap::new();
+        if let Some(deal) = deal {
+            wanted.insert(self.tables.deals.clone(), one_key("deal_id", &deal.to_string()));
+        }
+        if let Some(key) = key {
+            let key = one_key("idempotency_key", key.as_str());
+            wanted.insert(self.tables.processed.clone(), key);
+        }
         let mut found: HashMap<String, Item> = HashMap::new();
         for attempt in 0.. {
             let answer = self.client.batch_get_item().set_request_items(Some(wanted)).send().await;
@@ -130,9 +138,34 @@ impl Store {
         checked: &Checked,
         next_look_at: Option<Timestamp>,
     ) -> Result<Committed, Error> {
+        self.write(self.transaction(checked, next_look_at)).await
+    }
+
+    /// Writes what changes no deal: its key, and perhaps a result and messages.
+    pub async fn file(&self, filing: &Filing, now: Timestamp) -> Result<Committed, Error> {
+        let expires_at = now.plus_secs(KEY_LIFETIME_SECS).as_millis() / 1000;
+        let key = rows::filing_to_item(filing, now, expires_at);
+        let mut writes = vec![put_new(&self.tables.processed, key, "idempotency_key")];
+        if let Some(result) = &filing.record {
+            let item = rows::reconciliation_to_item(result, now);
+            writes.push(put_new(&self.tables.operations, item, "pk"));
+        }
+        if !filing.messages.is_empty() {
+            let item = messages::filing_item(filing, now);
+            writes.push(put_new(&self.tables.outbox, item, "position"));
+        }
+        let committed = self.write(writes).await?;
+        Ok(match committed {
+            Committed::Applied if !filing.took_effect => Committed::Filed,
+            other => other,
+        })
+    }
+
+    /// The key's row comes first, always: what a cancelled transaction says about it decides.
+    async fn write(&self, writes: Vec<TransactWriteItem>) -> Result<Committed, Error> {
         for attempt in 0.. {
             let request = self.client.transact_write_items();
-            let request = request.set_transact_items(Some(self.transaction(checked, next_look_at)));
+            let request = request.set_transact_items(Some(writes.clone()));
             let error = match request.send().await {
                 Ok(_) => return Ok(Committed::Applied),
                 Err(error) => error,
@@ -161,7 +194,7 @@ impl Store {
         checked: &Checked,
         next_look_at: Option<Timestamp>,
     ) -> Vec<TransactWriteItem> {
-        let expires_at = (!checked.plan.key.moves_money())
+        let expires_at = (!checked.moves_money())
             .then(|| checked.at.plus_secs(KEY_LIFETIME_SECS).as_millis() / 1000);
         let mut writes = vec![put_new(
             &self.tables.processed,

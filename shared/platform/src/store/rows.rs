@@ -1,11 +1,13 @@
 //! How deals, facts and keys are written down and read back. What does not read back is a corrupted
 //! row and stops everything that would build on it.
 
-use domain::deal::{Deal, Deposit, Party, RefundOrder, Terms};
+use domain::deal::{Deal, Deposit, Party, Publication, RefundOrder, Terms};
 use domain::fact::{Change, Creation, Fact};
+use domain::filing::Filing;
 use domain::ids::{ActorId, ChannelId, DealId, EventId};
 use domain::money::{Account, BasisPoints, Nano, Posting};
 use domain::plan::Checked;
+use domain::result::ReconciliationResult;
 use domain::state::Status;
 use domain::time::Timestamp;
 use domain::ton::{Address, TxHash};
@@ -44,6 +46,7 @@ pub fn deal_to_item(loaded: &Loaded) -> Item {
         "escrow": deal.escrow.get(),
         "payable": deal.payable.get(),
         "refundable": deal.refundable.get(),
+        "payout_tx": deal.payout_tx.map(|tx| tx.to_string()),
         "deadline_at": deal.deadline_at.map(clock::to_text),
         "settlement_due_at": deal.settlement_due_at.map(clock::to_text),
         "created_at": clock::to_text(deal.created_at),
@@ -55,6 +58,24 @@ pub fn deal_to_item(loaded: &Loaded) -> Item {
     }
     if !deal.refunds.is_empty() {
         row["refunds"] = deal.refunds.iter().map(refund_json).collect();
+    }
+    if !deal.admins.is_empty() {
+        row["admins"] = deal.admins.iter().map(|admin| admin.0).collect();
+    }
+    if let Some(party) = deal.cancel_agreed_by {
+        row["cancel_agreed_by"] = party_name(party).into();
+    }
+    if let Some(creative) = &deal.creative {
+        row["creative"] = creative.as_str().into();
+    }
+    if let Some(at) = deal.publish_at {
+        row["publish_at"] = clock::to_text(at).into();
+    }
+    if let Some(publication) = &deal.publication {
+        row["publication"] = publication_json(publication);
+    }
+    if deal.publication_failures > 0 {
+        row["publication_failures"] = deal.publication_failures.into();
     }
     if let Some(at) = loaded.next_look_at {
         row["next_look_at"] = at.as_millis().into();
@@ -82,11 +103,25 @@ pub fn deal_from_item(item: Item) -> Result<Loaded, Corrupt> {
         refundable: row.nano("refundable")?,
         deposits: row.list("deposits", |row| read_deposit(&row))?,
         refunds: row.list("refunds", |row| read_refund(&row))?,
+        payout_tx: row.optional("payout_tx", TxHash::parse)?,
+        admins: row.list("admins", |row| row.actor())?,
+        cancel_agreed_by: row.optional("cancel_agreed_by", parse_party)?,
+        creative: row.optional("creative", owned)?,
+        publish_at: row.optional("publish_at", clock::from_text)?,
+        publication: if row.value["publication"].is_null() {
+            None
+        } else {
+            Some(read_publication(&row.child("publication"))?)
+        },
+        publication_failures: match row.value["publication_failures"] {
+            Value::Null => 0,
+            _ => row.small("publication_failures")?,
+        },
         deadline_at: row.optional("deadline_at", clock::from_text)?,
         settlement_due_at: row.optional("settlement_due_at", clock::from_text)?,
         created_at: row.parse("created_at", clock::from_text)?,
         updated_at: row.parse("updated_at", clock::from_text)?,
-        outbox_position: row.parse("outbox_position", |text| Some(text.to_owned()))?,
+        outbox_position: row.parse("outbox_position", owned)?,
     };
     let next_look_at = row.value["next_look_at"].as_i64().map(Timestamp::from_millis);
     Ok(Loaded { deal, next_look_at })
@@ -139,7 +174,7 @@ pub fn fact_from_item(item: Item) -> Result<Fact, Corrupt> {
                 .ok_or_else(|| row.bad("posting"))
         })?,
         at: row.parse("created_at", clock::from_text)?,
-        outbox_position: row.parse("outbox_position", |text| Some(text.to_owned()))?,
+        outbox_position: row.parse("outbox_position", owned)?,
     })
 }
 
@@ -155,10 +190,40 @@ pub fn processed_to_item(checked: &Checked, expires_at: Option<i64>) -> Item {
     }))
 }
 
+/// The key of what changed no deal. It expires: nothing of money hangs on it.
+pub fn filing_to_item(filing: &Filing, now: Timestamp, expires_at: i64) -> Item {
+    item::from_json(json!({
+        "idempotency_key": filing.key.as_str(),
+        "event_type": filing.event_type,
+        "deal_id": filing.deal.map(|deal| deal.to_string()),
+        "result": if filing.took_effect { "SUCCESS" } else { "SKIPPED" },
+        "payload_hash": filing.fingerprint.to_string(),
+        "processed_at": clock::to_text(now),
+        "expires_at": expires_at,
+    }))
+}
+
+/// Access patterns: one result by its trigger; all results by time (index `lists`).
+pub fn reconciliation_to_item(result: &ReconciliationResult, now: Timestamp) -> Item {
+    let checks = result.checks.iter().map(
+        |check| json!({"name": check.name, "status": check.status(), "details": check.details}),
+    );
+    let completed_at = clock::to_text(result.completed_at);
+    item::from_json(json!({
+        "pk": format!("recon#{}", result.trigger_id),
+        "sk": "result",
+        "list_pk": "recon",
+        "list_sk": format!("{completed_at}#{}", result.trigger_id),
+        "checks": checks.collect::<Vec<_>>(),
+        "completed_at": completed_at,
+        "stored_at": clock::to_text(now),
+    }))
+}
+
 pub fn processed_from_item(item: Item) -> Result<Processed, Corrupt> {
     let row = Row::new("processed key", item::to_json(item));
-    let owned = |text: &str| Some(text.to_owned());
     Ok(Processed {
+        key: row.parse("idempotency_key", owned)?,
         fingerprint: row.parse("payload_hash", owned)?,
         deal_id: row.optional("deal_id", owned)?,
         result: row.parse("result", owned)?,
@@ -203,6 +268,26 @@ fn read_refund(row: &Row) -> Result<RefundOrder, Corrupt> {
     })
 }
 
+fn publication_json(publication: &Publication) -> Value {
+    json!({
+        "message_id": publication.message_id,
+        "content_hash": publication.content_hash,
+        "published_at": clock::to_text(publication.published_at),
+    })
+}
+
+fn read_publication(row: &Row) -> Result<Publication, Corrupt> {
+    Ok(Publication {
+        message_id: row.number("message_id")?,
+        content_hash: row.parse("content_hash", owned)?,
+        published_at: row.parse("published_at", clock::from_text)?,
+    })
+}
+
+fn owned(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
 fn terms_json(terms: &Terms) -> Value {
     json!({
         "version": terms.version,
@@ -240,6 +325,21 @@ fn change_json(change: &Change) -> Value {
         Change::RefundSettled { number, tx } => {
             json!({"refund_settled": {"number": number, "tx": tx.to_string()}})
         }
+        Change::PayoutSettled(tx) => json!({"payout_settled": tx.to_string()}),
+        Change::Terms(terms) => json!({"terms": terms_json(terms)}),
+        Change::Admins(admins) => {
+            json!({"admins": admins.iter().map(|admin| admin.0).collect::<Vec<_>>()})
+        }
+        Change::CancelAgreed(party) => {
+            json!({"cancel_agreed_by": party.map_or(NONE, party_name)})
+        }
+        Change::Creative(reference) => json!({"creative": reference}),
+        Change::PublicationCommanded { publish_at } => {
+            json!({"publish_at": clock::to_text(*publish_at)})
+        }
+        Change::PublicationFailed => json!({"publication_failed": true}),
+        Change::Published(publication) => json!({"published": publication_json(publication)}),
+        Change::Noted(text) => json!({"noted": text}),
         Change::Deadline(at) => json!({"deadline_at": time_json(*at)}),
         Change::SettlementDue(at) => json!({"settlement_due_at": time_json(*at)}),
     }
@@ -270,6 +370,19 @@ fn read_change(row: &Row) -> Result<Change, Corrupt> {
             number: child.small("number")?,
             tx: child.parse("tx", TxHash::parse)?,
         },
+        "payout_settled" => Change::PayoutSettled(row.parse(&name, TxHash::parse)?),
+        "terms" => Change::Terms(read_terms(&child)?),
+        "admins" => Change::Admins(row.list(&name, |row| row.actor())?),
+        "cancel_agreed_by" => Change::CancelAgreed(row.parse(&name, |text| {
+            if text == NONE { Some(None) } else { parse_party(text).map(Some) }
+        })?),
+        "creative" => Change::Creative(row.parse(&name, owned)?),
+        "publish_at" => {
+            Change::PublicationCommanded { publish_at: row.parse(&name, clock::from_text)? }
+        }
+        "publication_failed" => Change::PublicationFailed,
+        "published" => Change::Published(read_publication(&child)?),
+        "noted" => Change::Noted(row.parse(&name, owned)?),
         "deadline_at" => Change::Deadline(row.optional(&name, parse_time)?.flatten()),
         "settlement_due_at" => Change::SettlementDue(row.optional(&name, parse_time)?.flatten()),
         _ => return Err(row.bad(&name)),
@@ -343,6 +456,10 @@ impl Row {
 
     fn unsigned(&self, name: &str) -> Result<u64, Corrupt> {
         self.value[name].as_u64().ok_or_else(|| self.bad(name))
+    }
+
+    fn actor(&self) -> Result<ActorId, Corrupt> {
+        self.value.as_i64().map(ActorId).ok_or_else(|| self.bad("actor"))
     }
 
     fn small(&self, name: &str) -> Result<u32, Corrupt> {

@@ -1,6 +1,8 @@
 //! What comes in, as AWS sends it, and how a worker's report is read from it. Lenient about the
 //! wrapping (one strange record must not fail its batch), strict about the report.
 
+pub mod command;
+pub mod http;
 pub mod kafka;
 pub mod report;
 pub mod sqs;

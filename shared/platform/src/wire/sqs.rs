@@ -1,7 +1,10 @@
 //! SQS messages as Lambda delivers them, and the answer that names the ones to deliver again.
 
 use aws_lambda_events::event::sqs::{BatchItemFailure, SqsBatchResponse};
+use domain::time::Timestamp;
 use serde_json::Value;
+
+use super::{Header, Incoming, Origin};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
@@ -9,6 +12,20 @@ pub struct Message {
     pub queue: String,
     pub body: String,
     pub sent_at_ms: i64,
+    pub attributes: Vec<Header>,
+}
+
+impl Message {
+    /// The message as a record: its attributes are its headers.
+    pub fn incoming(&self) -> Incoming {
+        Incoming {
+            origin: Origin { topic: self.queue.clone(), partition: 0, offset: self.id.clone() },
+            key: None,
+            body: self.body.clone().into_bytes(),
+            headers: self.attributes.clone(),
+            recorded_at: Timestamp::from_millis(self.sent_at_ms),
+        }
+    }
 }
 
 pub fn read(messages: Vec<Value>) -> Vec<Message> {
@@ -19,10 +36,20 @@ pub fn read(messages: Vec<Value>) -> Vec<Message> {
             id: message["messageId"].as_str().unwrap_or_default().to_owned(),
             queue: arn.rsplit(':').next().unwrap_or_default().to_owned(),
             body: message["body"].as_str().unwrap_or_default().to_owned(),
+            attributes: attributes(&message["messageAttributes"]),
             sent_at_ms: sent_at.and_then(|text| text.parse().ok()).unwrap_or_default(),
         }
     };
     messages.into_iter().map(read_one).collect()
+}
+
+fn attributes(value: &Value) -> Vec<Header> {
+    let entries = value.as_object().into_iter().flatten();
+    let headers = entries.map(|(name, attribute)| Header {
+        name: name.clone(),
+        value: attribute["stringValue"].as_str().map(|text| text.as_bytes().to_vec()),
+    });
+    headers.collect()
 }
 
 /// An empty identifier fails the whole batch at AWS: then say so ourselves, as an error.

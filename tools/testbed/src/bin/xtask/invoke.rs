@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use domain::ids::DealId;
-use platform::catalog::FUNCTIONS;
 use serde_json::Value;
 use testbed::bed::Bed;
 use testbed::emulator::Emulator;
@@ -15,7 +14,7 @@ use testbed::ministack::Ministack;
 use testbed::{report, samples};
 
 pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String> {
-    let names: Vec<&str> = FUNCTIONS.iter().map(|each| each.name).collect();
+    let names: Vec<&str> = samples::functions().map(|each| each.name).collect();
     if !names.contains(&function) {
         return Err(format!("FUNCTION={function} is unknown; there are: {}", names.join(", ")));
     }
@@ -26,7 +25,7 @@ pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String>
         serde_json::from_str(&text).map_err(|error| format!("{event} is not JSON: {error}"))?;
     let stack = Stack::start(root, function).await?;
     samples::seed_deals(&stack.bed).await;
-    samples::seed_letter(&stack.bed).await;
+    samples::seed_letters(&stack.bed).await;
     let answer = stack.emulator.invoke(&event).await?;
     println!("\nanswer\n  {answer}\n");
     for id in deals_of(&event) {
@@ -100,6 +99,7 @@ fn deals_of(event: &Value) -> Vec<DealId> {
             }
         }
     };
+    note(event["body"].as_str().unwrap_or_default());
     if let Ok(read) = platform::wire::Event::read(event.clone()) {
         match read {
             platform::wire::Event::Kafka(records) => {
