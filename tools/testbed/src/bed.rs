@@ -124,6 +124,20 @@ impl Bed {
         rows
     }
 
+    /// Lets a letter's time come.
+    pub async fn make_due(&self, letter: &Value) {
+        let text = |value: &str| AttributeValue::S(value.to_owned());
+        let key = |name: &str| text(letter[name].as_str().expect("a letter has its keys"));
+        let request =
+            self.clients.dynamodb.update_item().table_name(&self.config.tables.operations);
+        let request = request
+            .key("pk", key("pk"))
+            .key("sk", key("sk"))
+            .update_expression("SET not_before = :then")
+            .expression_attribute_values(":then", text("2025-01-01T00:00:00.000Z"));
+        request.send().await.expect("the engine answers");
+    }
+
     /// All messages that wait in the outbox, in the order of their rows.
     pub async fn messages(&self) -> Vec<Value> {
         let mut rows = self.rows(&self.config.tables.outbox).await;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use domain::ids::DealId;
 use domain::money::{Account, Nano};
 use domain::state::Status;
-use domain::time::Timestamp;
 use platform::catalog::DEPOSIT_CONFIRMED;
 use platform::clock;
 use platform::config::Config;
@@ -15,6 +14,7 @@ use platform::signature;
 use serde_json::{Value, json};
 use testbed::bed::Bed;
 use testbed::deals;
+use testbed::functions::in_a_minute;
 use testbed::records::{self, Deposit, Record, kafka_event, sqs_event};
 
 type Function = Pipeline<Results<domain::result::DepositConfirmed>>;
@@ -36,10 +36,6 @@ async fn awaiting() -> (Bed, Function) {
     (bed, function)
 }
 
-fn in_a_minute() -> Timestamp {
-    clock::now().plus_secs(60)
-}
-
 async fn deliver(function: &Function, records: &[Record]) -> Value {
     function.invoke(kafka_event(records), in_a_minute()).await.expect("the batch is done")
 }
@@ -53,12 +49,6 @@ fn told(answer: &Value) -> Value {
         .map(|(n, c)| (n.clone(), c.clone()))
         .collect::<serde_json::Map<_, _>>()
         .into()
-}
-
-async fn letters(bed: &Bed) -> Vec<Value> {
-    let mut rows = bed.rows(&bed.config.tables.operations).await;
-    rows.sort_by_key(|row| row["offset"].as_str().map(str::to_owned));
-    rows
 }
 
 #[tokio::test]
@@ -79,7 +69,7 @@ async fn a_deposit_takes_effect_once_however_often_it_is_delivered() {
     }
     assert_eq!(bed.sound_deal(DEAL).await, after);
     assert_eq!(bed.take(&bed.config.queues.doorbell_url).await.len(), 1);
-    assert_eq!(letters(&bed).await, Vec::<Value>::new());
+    assert_eq!(bed.letters().await, Vec::<Value>::new());
 }
 
 #[tokio::test]
@@ -104,7 +94,7 @@ async fn the_same_key_with_other_content_is_parked() {
     assert_eq!(told(&deliver(&function, &conflicts).await), json!({"parked": 2}));
     assert_eq!(bed.sound_deal(DEAL).await, before);
     assert_eq!(bed.sound_deal(other).await.escrow, Nano::ZERO);
-    for letter in letters(&bed).await {
+    for letter in bed.letters().await {
         assert_eq!(letter["class"], "CONFLICT");
         assert_eq!(letter["critical"], true);
     }
@@ -121,7 +111,7 @@ async fn a_redelivered_batch_neither_repeats_letters_nor_messages() {
         let answer = deliver(&function, &[unknown.clone(), forged.clone()]).await;
         assert_eq!(told(&answer), json!({"parked": 1, "retrying": 1}));
     }
-    let letters = letters(&bed).await;
+    let letters = bed.letters().await;
     assert_eq!(letters.len(), 2);
     assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 1);
     assert!(letters.iter().all(|letter| letter["generation"] == 1 && letter["sent"] == 1));
@@ -157,7 +147,7 @@ async fn what_nobody_vouches_for_is_parked_unread() {
     let codes: Vec<&str> = cases.iter().map(|(_, code)| *code).collect();
     let batch: Vec<Record> = cases.into_iter().map(|(record, _)| record).collect();
     assert_eq!(told(&deliver(&function, &batch).await), json!({"parked": batch.len()}));
-    let letters = letters(&bed).await;
+    let letters = bed.letters().await;
     let classes: Vec<&str> = letters.iter().map(|row| row["class"].as_str().unwrap()).collect();
     assert_eq!(classes, codes);
     for letter in letters.iter().filter(|letter| letter["class"] != "NOT_ALLOWED") {
@@ -188,7 +178,7 @@ async fn an_instance_suffix_and_a_v2_signature_are_accepted() {
     )
     .await;
     assert_eq!(told(&answer), json!({"applied": 1, "parked": 1}));
-    assert_eq!(letters(&bed).await[0]["class"], "SIGNATURE_VERSION");
+    assert_eq!(bed.letters().await[0]["class"], "SIGNATURE_VERSION");
 }
 
 #[tokio::test]
@@ -243,7 +233,7 @@ async fn a_body_that_is_no_deposit_says_what_and_where() {
     let expected: Vec<&str> = cases.iter().map(|(_, words)| *words).collect();
     let batch: Vec<Record> = cases.into_iter().map(|(body, _)| Record::new(body)).collect();
     assert_eq!(told(&deliver(&function, &batch).await), json!({"parked": batch.len()}));
-    let letters = letters(&bed).await;
+    let letters = bed.letters().await;
     for (letter, words) in letters.iter().zip(expected) {
         let error = letter["error"].as_str().unwrap();
         assert!(error.contains(words), "{words}: {error}");
@@ -271,7 +261,7 @@ async fn an_oversized_record_is_parked_by_its_beginning() {
     let (bed, function) = awaiting().await;
     let record = Record::new(vec![b'x'; 1_000_000]);
     assert_eq!(told(&deliver(&function, &[record]).await), json!({"parked": 1}));
-    let letter = &letters(&bed).await[0];
+    let letter = &bed.letters().await[0];
     assert_eq!(letter["class"], "OVERSIZED");
     assert!(letter["cut_from"].as_u64() > Some(1_000_000));
     assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 1);
@@ -286,7 +276,7 @@ async fn a_named_record_is_skipped_unread_but_kept() {
     let part = |tx| Deposit::new(DEAL, tx).amount(100_000_000).record();
     let answer = deliver(&function, &[part(1), part(2), part(3)]).await;
     assert_eq!(told(&answer), json!({"applied": 2, "parked": 1}));
-    assert_eq!(letters(&bed).await[0]["class"], "SKIPPED_BY_OPERATOR");
+    assert_eq!(bed.letters().await[0]["class"], "SKIPPED_BY_OPERATOR");
 }
 
 /// Feeds what is in the retry queue back to the function, as the SQS mapping does.
@@ -301,21 +291,6 @@ fn wake_up(letter: &Value) -> Value {
     json!({"letter_id": letter["letter_id"], "generation": letter["generation"]})
 }
 
-async fn make_due(bed: &Bed, letter: &Value) {
-    let request = bed.clients.dynamodb.update_item().table_name(&bed.config.tables.operations);
-    let text = |value: &Value| {
-        aws_sdk_dynamodb::types::AttributeValue::S(value.as_str().unwrap().to_owned())
-    };
-    request
-        .key("pk", text(&letter["pk"]))
-        .key("sk", text(&letter["sk"]))
-        .update_expression("SET not_before = :then")
-        .expression_attribute_values(":then", text(&json!("2025-01-01T00:00:00.000Z")))
-        .send()
-        .await
-        .expect("the engine answers");
-}
-
 #[tokio::test]
 async fn a_deposit_ahead_of_its_deal_waits_and_then_takes_effect() {
     let bed = Bed::new("ahead").await;
@@ -324,19 +299,19 @@ async fn a_deposit_ahead_of_its_deal_waits_and_then_takes_effect() {
         told(&deliver(&function, &[Deposit::new(DEAL, 1).record()]).await),
         json!({"retrying": 1})
     );
-    let letter = letters(&bed).await.remove(0);
+    let letter = bed.letters().await.remove(0);
     assert_eq!((&letter["place"], &letter["attempts"]), (&json!("RETRY"), &json!(1)));
 
     // Too early: it hops on, and no attempt is spent.
     redeliver(&function, &[wake_up(&letter)]).await;
-    assert_eq!(letters(&bed).await[0]["attempts"], 1);
+    assert_eq!(bed.letters().await[0]["attempts"], 1);
 
     deals::open(&bed.store, DEAL, Status::AwaitingPayment, clock::now()).await;
-    make_due(&bed, &letter).await;
+    bed.make_due(&letter).await;
     let answer = redeliver(&function, &[wake_up(&letter), wake_up(&letter)]).await;
     assert_eq!(answer, json!({"batchItemFailures": []}));
     assert_eq!(bed.sound_deal(DEAL).await.status, Status::Funded);
-    assert_eq!(letters(&bed).await[0]["closed_as"], "RESOLVED");
+    assert_eq!(bed.letters().await[0]["closed_as"], "RESOLVED");
 }
 
 #[tokio::test]
@@ -345,9 +320,9 @@ async fn retries_end_in_the_dead_letter_queue_and_a_redriven_letter_starts_afres
     let function = function(&bed);
     deliver(&function, &[Deposit::new(DEAL, 1).record()]).await;
     for attempt in 1..=5 {
-        let letter = letters(&bed).await.remove(0);
+        let letter = bed.letters().await.remove(0);
         assert_eq!((&letter["place"], &letter["attempts"]), (&json!("RETRY"), &json!(attempt)));
-        make_due(&bed, &letter).await;
+        bed.make_due(&letter).await;
         redeliver(&function, &[wake_up(&letter)]).await;
     }
     let dead = bed.take(&bed.config.queues.letters.dlq_url).await;
@@ -359,10 +334,10 @@ async fn retries_end_in_the_dead_letter_queue_and_a_redriven_letter_starts_afres
 
     // Redriven too early it waits again, with fresh attempts; redriven in time it takes effect.
     redeliver(&function, &dead).await;
-    let letter = letters(&bed).await.remove(0);
+    let letter = bed.letters().await.remove(0);
     assert_eq!((&letter["place"], &letter["attempts"]), (&json!("RETRY"), &json!(1)));
     deals::open(&bed.store, DEAL, Status::AwaitingPayment, clock::now()).await;
-    make_due(&bed, &letter).await;
+    bed.make_due(&letter).await;
     redeliver(&function, &[wake_up(&letter), dead[0].clone()]).await;
     assert_eq!(bed.sound_deal(DEAL).await.status, Status::Funded);
     assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await, Vec::<Value>::new());
@@ -374,12 +349,12 @@ async fn too_few_confirmations_burn_no_key() {
     let mut young = Deposit::new(DEAL, 1);
     young.confirmations = json!(1);
     assert_eq!(told(&deliver(&function, &[young.record()]).await), json!({"retrying": 1}));
-    let letter = letters(&bed).await.remove(0);
+    let letter = bed.letters().await.remove(0);
     let confirmed = Deposit::new(DEAL, 1).record().offset(40);
     assert_eq!(told(&deliver(&function, &[confirmed]).await), json!({"applied": 1}));
-    make_due(&bed, &letter).await;
+    bed.make_due(&letter).await;
     redeliver(&function, &[wake_up(&letter)]).await;
-    assert_eq!(letters(&bed).await[0]["closed_as"], "RESOLVED");
+    assert_eq!(bed.letters().await[0]["closed_as"], "RESOLVED");
     assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await, Vec::<Value>::new());
 }
 
@@ -388,8 +363,8 @@ async fn an_edited_letter_and_a_message_without_one_are_parked() {
     let bed = Bed::new("edited").await;
     let function = function(&bed);
     deliver(&function, &[Deposit::new(DEAL, 1).record()]).await;
-    let letter = letters(&bed).await.remove(0);
-    make_due(&bed, &letter).await;
+    let letter = bed.letters().await.remove(0);
+    bed.make_due(&letter).await;
     let edited = Deposit::new(DEAL, 1).amount(9_000_000_000).body().to_string();
     let key = |name: &str| {
         aws_sdk_dynamodb::types::AttributeValue::S(letter[name].as_str().unwrap().to_owned())
@@ -408,7 +383,7 @@ async fn an_edited_letter_and_a_message_without_one_are_parked() {
     let answer = redeliver(&function, &[wake_up(&letter), stranger, json!("hello")]).await;
     assert_eq!(answer, json!({"batchItemFailures": []}));
     let mut classes: Vec<String> =
-        letters(&bed).await.iter().map(|row| row["class"].as_str().unwrap().to_owned()).collect();
+        bed.letters().await.iter().map(|row| row["class"].as_str().unwrap().to_owned()).collect();
     classes.sort();
     assert_eq!(classes, ["BAD_SIGNATURE", "NO_LETTER", "NO_LETTER"]);
     assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 3);
@@ -449,14 +424,14 @@ async fn without_a_secret_or_a_queue_nothing_is_lost() {
     let event = kafka_event(&[Record::new(b"no deposit".to_vec())]);
     let error = function.invoke(event, in_a_minute()).await.unwrap_err().to_string();
     assert!(error.contains("SQS cannot take the message"), "{error}");
-    assert_eq!(letters(&bed).await.len(), 1, "the row is there");
+    assert_eq!(bed.letters().await.len(), 1, "the row is there");
     // With the queue back, the same letter gets its message.
     let function = with_config(&bed, bed.config.clone());
     assert_eq!(
         told(&deliver(&function, &[Record::new(b"no deposit".to_vec())]).await),
         json!({"parked": 1})
     );
-    assert_eq!(letters(&bed).await.len(), 1);
+    assert_eq!(bed.letters().await.len(), 1);
     assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await.len(), 1);
 }
 
@@ -489,7 +464,7 @@ async fn a_panic_in_one_record_is_that_records_own() {
         deliver(&function, &[Deposit::new(DEAL, 1).record(), Deposit::new(second, 2).record()])
             .await;
     assert_eq!(told(&answer), json!({"applied": 1, "parked": 1}));
-    let letter = letters(&bed).await.remove(0);
+    let letter = bed.letters().await.remove(0);
     assert_eq!((&letter["class"], &letter["critical"]), (&json!("PANIC"), &json!(true)));
 }
 
