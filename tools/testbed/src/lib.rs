@@ -7,6 +7,7 @@ pub mod ministack;
 pub mod emulator;
 pub mod bed;
 pub mod deals;
+pub mod faults;
 pub mod functions;
 pub mod records;
 pub mod samples;
