@@ -16,7 +16,7 @@ use platform::store::item::{Item, to_json};
 use platform::store::{Loaded, Store, rows};
 use serde_json::Value;
 
-use crate::{engine, ministack, records};
+use crate::{dynamodb_local, engine, ministack, records};
 
 static BEDS: AtomicU64 = AtomicU64::new(0);
 
@@ -29,8 +29,11 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// An engine of its own, and the SQS that the test runner started.
+    /// An engine of its own, or the one that the test runner names, and the SQS that it started.
     pub async fn new(function: &str) -> Self {
+        if let Ok(url) = std::env::var(dynamodb_local::ENDPOINT_VARIABLE) {
+            return Self::on(&url, &ministack::shared_endpoint(), function).await;
+        }
         let engine = engine::Engine::start().await;
         Self::on(&engine.url(), &ministack::shared_endpoint(), function).await
     }

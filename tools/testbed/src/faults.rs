@@ -59,7 +59,7 @@ type Script = dyn FnMut(&str) -> Fault + Send;
 #[derive(Clone)]
 pub struct Network {
     script: Arc<Mutex<Box<Script>>>,
-    calls: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<(String, String)>>>,
     died: Arc<tokio::sync::Notify>,
     died_in: Arc<Mutex<String>>,
 }
@@ -93,7 +93,15 @@ impl Network {
 
     /// The operations called so far.
     pub fn calls(&self) -> Vec<String> {
-        self.calls.lock().expect("no panic under it").clone()
+        let calls = self.calls.lock().expect("no panic under it");
+        calls.iter().map(|(operation, _)| operation.clone()).collect()
+    }
+
+    /// The body of an operation's last call.
+    pub fn last_body(&self, operation: &str) -> Option<Value> {
+        let calls = self.calls.lock().expect("no panic under it");
+        let last = calls.iter().rev().find(|(name, _)| name == operation)?;
+        serde_json::from_str(&last.1).ok()
     }
 
     /// Comes back when the script let the process die, with the operation it died in.
@@ -141,7 +149,10 @@ impl HttpConnector for FaultyConnector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let target = request.headers().get("x-amz-target").unwrap_or_default();
         let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
-        self.network.calls.lock().expect("no panic under it").push(operation.clone());
+        let body = String::from_utf8_lossy(request.body().bytes().unwrap_or_default()).into_owned();
+        let mut calls = self.network.calls.lock().expect("no panic under it");
+        calls.push((operation.clone(), body));
+        drop(calls);
         let fault = (self.network.script.lock().expect("no panic under it"))(&operation);
         if matches!(fault, Fault::DiesBefore | Fault::DiesAfter) {
             self.network.died_in.lock().expect("no panic under it").clone_from(&operation);

@@ -3,6 +3,7 @@
 
 pub mod catalog;
 pub mod engine;
+pub mod dynamodb_local;
 pub mod ministack;
 pub mod emulator;
 pub mod bed;

@@ -321,3 +321,54 @@ async fn a_bad_network_delays_and_changes_nothing() {
     );
     assert_eq!(bed.letters().await, Vec::<Value>::new());
 }
+
+/// What a deposit costs, as the engine counts the very transaction that the function sends: two units
+/// for each of four items and one for the journal's index. The relay's delete will be the tenth.
+#[tokio::test]
+async fn a_deposit_costs_nine_write_units_and_one_for_the_relay() {
+    let bed = awaiting().await;
+    let network = first("TransactWriteItems", u32::MAX, Fault::Unreachable);
+    let refused = on(network.clients(&bed), &bed).invoke(event(), in_a_minute()).await;
+    refused.expect_err("nothing was written");
+    let mut body = network.last_body("TransactWriteItems").expect("it was sent");
+    body["ReturnConsumedCapacity"] = json!("INDEXES");
+    let spent = call(&bed, "TransactWriteItems", body).await;
+    let units = |value: &Value| -> u64 {
+        value.to_string().trim_end_matches(".0").parse().expect("whole units")
+    };
+    let spent: Vec<(String, u64)> = spent["ConsumedCapacity"]
+        .as_array()
+        .expect("one entry for each table")
+        .iter()
+        .map(|each| (each["TableName"].as_str().unwrap().to_owned(), units(&each["CapacityUnits"])))
+        .collect();
+    assert_eq!(bed.sound_deal(DEAL).await.status, Status::Funded);
+    let row = bed.rows(&bed.config.tables.outbox).await.into_iter().find(|row| row["seq"] == 5);
+    let row = row.expect("the deposit's row");
+    let delete = json!({
+        "TableName": bed.config.tables.outbox,
+        "Key": {"bucket": {"S": row["bucket"]}, "position": {"S": row["position"]}},
+        "ReturnConsumedCapacity": "TOTAL",
+    });
+    let deleted = call(&bed, "DeleteItem", delete).await;
+    let deleted = units(&deleted["ConsumedCapacity"]["CapacityUnits"]);
+    let written: u64 = spent.iter().map(|(_, units)| units).sum();
+    println!("write units of a deposit: {spent:?}, the relay's delete {deleted}");
+    assert_eq!((written, deleted), (9, 1));
+}
+
+/// A call to the engine as it stands on the wire.
+async fn call(bed: &Bed, operation: &str, body: Value) -> Value {
+    let (url, target) = (bed.dynamodb_url.clone(), format!("DynamoDB_20120810.{operation}"));
+    let call = move || -> Result<String, ureq::Error> {
+        let request = ureq::post(&url)
+            .header("X-Amz-Target", &target)
+            .header("Content-Type", "application/x-amz-json-1.0")
+            .header("Authorization", "AWS4-HMAC-SHA256 Credential=test/20250101/us-east-1/dynamodb/aws4_request, SignedHeaders=host, Signature=00")
+            .header("X-Amz-Date", "20250101T000000Z");
+        request.send(body.to_string())?.body_mut().read_to_string()
+    };
+    let answer =
+        tokio::task::spawn_blocking(call).await.expect("it ran").expect("the engine answers");
+    serde_json::from_str(&answer).expect("JSON")
+}
