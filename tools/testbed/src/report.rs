@@ -60,7 +60,10 @@ pub fn journal(facts: &[Fact]) -> String {
 }
 
 pub fn outbox(rows: &[Value]) -> String {
-    let mut text = String::from("outbox, waiting for the relay\n");
+    let mut text = String::from("outbox, what this event has to say\n");
+    if rows.is_empty() {
+        text += "  nothing\n";
+    }
     for row in rows {
         for message in row["messages"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let field = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
@@ -73,12 +76,29 @@ pub fn outbox(rows: &[Value]) -> String {
 
 pub fn letters(rows: &[Value]) -> String {
     let mut text = String::from("letters, records that wait\n");
-    for row in rows.iter().filter(|row| row["letter_id"].is_string()) {
+    let letters = rows.iter().filter(|row| row["letter_id"].is_string());
+    if letters.clone().count() == 0 {
+        text += "  none\n";
+    }
+    for row in letters {
         let field = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
         let state = row["closed_as"].as_str().unwrap_or("open");
         let (place, class, error) = (field("place"), field("class"), field("error"));
         let origin = format!("{}@{}", field("topic"), field("offset"));
         text += &format!("  {state:<9} {place:<6} {origin:<26} {class}: {error}\n");
+    }
+    text
+}
+
+pub fn reconciliations(rows: &[Value]) -> String {
+    let mut text = String::new();
+    for row in rows.iter().filter(|row| row["checks"].is_array()) {
+        let name = row["pk"].as_str().unwrap_or_default().trim_start_matches("recon#");
+        text += &format!("reconciliation {name}\n");
+        for check in row["checks"].as_array().into_iter().flatten() {
+            let field = |name: &str| check[name].as_str().unwrap_or_default().to_owned();
+            text += &format!("  {:<18} {} {}\n", field("name"), field("status"), field("details"));
+        }
     }
     text
 }

@@ -79,9 +79,11 @@ pub fn all() -> Vec<Sample> {
         .collect()
 }
 
-/// Brings about the deals that the samples name.
-pub async fn seed_deals(bed: &Bed) {
+/// Brings about what an event of a function is about: the deals that it names and, where it comes
+/// from the retry queue, the letter.
+pub async fn seed(bed: &Bed, function: &str, event: &Value) {
     let now = platform::clock::now();
+    let named = deals_of(event);
     let own = [
         (AWAITING, Status::AwaitingPayment),
         (CANCELLED, Status::Cancelled),
@@ -90,11 +92,41 @@ pub async fn seed_deals(bed: &Bed) {
     let by_status = Status::ALL.map(|status| (deal_in(status), status));
     for (deal, status) in own.into_iter().chain(by_status) {
         // PUBLISHED is passed through, never rested in.
-        if status != Status::Published {
+        if status != Status::Published && named.contains(&deal) {
             deals::open(&bed.store, deal, status, now).await;
         }
     }
-    deals::open_paid_out(&bed.store, PAID_OUT, now).await;
+    if named.contains(&PAID_OUT) {
+        deals::open_paid_out(&bed.store, PAID_OUT, now).await;
+    }
+    if event["Records"].to_string().contains("letter_id") {
+        let function = functions().find(|each| each.name == function).expect("it has a queue");
+        seed_letter(bed, function).await;
+    }
+}
+
+/// The deals that an event's records, messages or body speak of.
+pub fn deals_of(event: &Value) -> Vec<DealId> {
+    let mut bodies: Vec<Vec<u8>> = Vec::new();
+    bodies.extend(event["body"].as_str().map(|body| body.as_bytes().to_vec()));
+    match Event::read(event.clone()) {
+        Ok(Event::Kafka(records)) => {
+            bodies.extend(records.into_iter().map(|record| record.incoming.body));
+        }
+        Ok(Event::Sqs(messages)) => {
+            bodies.extend(messages.into_iter().map(|message| message.body.into_bytes()));
+        }
+        Err(_) => {}
+    }
+    let mut found = Vec::new();
+    for body in bodies {
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        for named in [&body["deal_id"], &body["original_value"]["deal_id"]] {
+            let deal = named.as_str().and_then(DealId::parse);
+            found.extend(deal.filter(|deal| !found.contains(deal)));
+        }
+    }
+    found
 }
 
 /// The record that each function's retry-queue sample is about, and its deal.
@@ -133,29 +165,27 @@ pub fn functions() -> impl Iterator<Item = &'static Function> {
     catalog::RESULT_FUNCTIONS.iter().copied().chain(others)
 }
 
-/// Holds the letters that the retry-queue samples name, as if each had failed long ago.
-pub async fn seed_letters(bed: &Bed) {
+/// Holds the letter that a function's retry-queue sample names, as if it had failed long ago.
+async fn seed_letter(bed: &Bed, function: &'static Function) {
+    let letters = Letters::new(
+        bed.clients.dynamodb.clone(),
+        bed.config.tables.operations.clone(),
+        bed.clients.sqs.clone(),
+        bed.config.queues.letters.clone(),
+        function,
+    );
+    let (record, deal) = retried(function);
+    let held = Held { record: &record, verified: deal.is_some(), key: None, deal };
+    let failure = match function.name {
+        "unclaimed-results" => Failure::permanent("UNCLAIMED", "nobody claimed it then"),
+        _ => Failure::NotReady {
+            code: "UNKNOWN_DEAL",
+            detail: "no such deal yet".to_owned(),
+            wait: Wait::Backoff,
+        },
+    };
     let long_ago = Timestamp::from_millis(records::RECORDED_AT_MS);
-    for function in functions() {
-        let letters = Letters::new(
-            bed.clients.dynamodb.clone(),
-            bed.config.tables.operations.clone(),
-            bed.clients.sqs.clone(),
-            bed.config.queues.letters.clone(),
-            function,
-        );
-        let (record, deal) = retried(function);
-        let held = Held { record: &record, verified: deal.is_some(), key: None, deal };
-        let failure = match function.name {
-            "unclaimed-results" => Failure::permanent("UNCLAIMED", "nobody claimed it then"),
-            _ => Failure::NotReady {
-                code: "UNKNOWN_DEAL",
-                detail: "no such deal yet".to_owned(),
-                wait: Wait::Backoff,
-            },
-        };
-        letters.hold(&held, &failure, long_ago).await.expect("the letter is held");
-    }
+    letters.hold(&held, &failure, long_ago).await.expect("the letter is held");
 }
 
 /// The Lambda event of a function's retry queue.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use domain::ids::DealId;
+use platform::clock;
 use serde_json::Value;
 use testbed::bed::Bed;
 use testbed::emulator::Emulator;
@@ -24,24 +24,31 @@ pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String>
     let event: Value =
         serde_json::from_str(&text).map_err(|error| format!("{event} is not JSON: {error}"))?;
     let stack = Stack::start(root, function).await?;
-    samples::seed_deals(&stack.bed).await;
-    samples::seed_letters(&stack.bed).await;
+    samples::seed(&stack.bed, function, &event).await;
+    let begun = clock::to_text(clock::now());
     let answer = stack.emulator.invoke(&event).await?;
-    println!("\nanswer\n  {answer}\n");
-    for id in deals_of(&event) {
+    println!("\nanswer");
+    match answer["body"].as_str() {
+        Some(body) => println!("  HTTP {} {body}\n", answer["statusCode"]),
+        None => println!("  {answer}\n"),
+    }
+    for id in samples::deals_of(&event) {
         match stack.bed.deal(id).await {
             Some(_) => {
                 println!("{}", report::deal(&stack.bed.sound_deal(id).await));
                 println!("{}", report::journal(&stack.bed.journal(id).await));
-                let rows = stack.bed.rows(&stack.bed.config.tables.outbox).await;
-                let own: Vec<Value> =
-                    rows.into_iter().filter(|row| row["aggregate_id"] == id.to_string()).collect();
-                println!("{}", report::outbox(&own));
             }
             None => println!("deal {id}\n  does not exist\n"),
         }
     }
-    println!("{}", report::letters(&stack.bed.rows(&stack.bed.config.tables.operations).await));
+    let tables = &stack.bed.config.tables;
+    let mut rows = stack.bed.rows(&tables.outbox).await;
+    rows.retain(|row| row["created_at"].as_str() >= Some(begun.as_str()));
+    rows.sort_by_key(|row| row["position"].as_str().map(str::to_owned));
+    println!("{}", report::outbox(&rows));
+    let rows = stack.bed.rows(&tables.operations).await;
+    println!("{}", report::letters(&rows));
+    print!("{}", report::reconciliations(&rows));
     Ok(())
 }
 
@@ -87,32 +94,4 @@ fn build(root: &Path, function: &str) -> Result<PathBuf, String> {
         return Err(format!("{function} does not build"));
     }
     Ok(root.join("target/debug").join(function))
-}
-
-/// The deals that an event's records speak of.
-fn deals_of(event: &Value) -> Vec<DealId> {
-    let mut found = Vec::new();
-    let mut note = |text: &str| {
-        for word in text.split('"') {
-            if let Some(id) = DealId::parse(word).filter(|id| !found.contains(id)) {
-                found.push(id);
-            }
-        }
-    };
-    note(event["body"].as_str().unwrap_or_default());
-    if let Ok(read) = platform::wire::Event::read(event.clone()) {
-        match read {
-            platform::wire::Event::Kafka(records) => {
-                for record in records {
-                    note(&String::from_utf8_lossy(&record.incoming.body));
-                }
-            }
-            platform::wire::Event::Sqs(messages) => {
-                for message in messages {
-                    note(&message.body);
-                }
-            }
-        }
-    }
-    found
 }
