@@ -274,3 +274,158 @@ fn total(amounts: impl Iterator<Item = Nano>) -> i128 {
 pub fn outbox_position(at: Timestamp, aggregate: &str, seq: u64) -> String {
     format!("{:013}#{aggregate}#{seq:010}", at.as_millis())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deal::{Deposit, Party, Terms};
+    use crate::fact::Creation;
+    use crate::ids::ChannelId;
+    use crate::message::{Kind, both_parties};
+    use crate::money::{BasisPoints, transfer};
+    use crate::ton::{Address, TxHash};
+
+    const ID: DealId = DealId::from_u128(7);
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+    fn nano(amount: i64) -> Nano {
+        Nano::new(amount)
+    }
+
+    fn plan_of(steps: Vec<Step>, messages: Vec<Message>) -> Plan {
+        let fingerprint = Fingerprint::of(&[]);
+        Plan { key: Key::command("c"), fingerprint, event_type: "TEST", deal: ID, steps, messages }
+    }
+
+    fn draft() -> Deal {
+        let creation = Creation {
+            deal: ID,
+            advertiser: ActorId(1),
+            owner: ActorId(2),
+            channel: ChannelId(3),
+            commission: BasisPoints::DEFAULT,
+            terms: Terms { version: 1, price: nano(100), proposed_by: Party::Advertiser },
+        };
+        let changes = vec![Change::Created(Box::new(creation))];
+        let step = Step::of_system("DRAFT", Status::Draft, changes);
+        plan_of(vec![step], Vec::new()).check(None, NOW).expect("a draft is sound").after
+    }
+
+    /// A deal with 100 nanotons in escrow, in any state.
+    fn holding(status: Status) -> Deal {
+        let deposit = Deposit {
+            tx: TxHash::from_bytes([1; 32]),
+            sender: Address::from_parts(0, [5; 32]),
+            amount: nano(100),
+            returned: nano(0),
+        };
+        let (escrow, deadline_at) = (nano(100), Some(NOW));
+        Deal { status, escrow, deadline_at, deposits: vec![deposit], ..draft() }
+    }
+
+    fn step(to: Status, postings: &[Posting]) -> Step {
+        let word = to.name();
+        Step { event_type: word, to, actor: None, changes: Vec::new(), postings: postings.to_vec() }
+    }
+
+    fn checked(before: &Deal, step: Step, messages: Vec<Message>) -> Result<Checked, Unsound> {
+        plan_of(vec![step], messages).check(Some(before), NOW)
+    }
+
+    #[test]
+    fn a_move_that_is_not_in_the_table_is_refused() {
+        let to = Status::CompletedReleased;
+        let found = checked(&draft(), step(to, &[]), Vec::new());
+        assert_eq!(found, Err(Unsound::IllegalMove { from: Some(Status::Draft), to }));
+        let born = plan_of(vec![step(Status::Funded, &[])], Vec::new()).check(None, NOW);
+        assert_eq!(born, Err(Unsound::IllegalMove { from: None, to: Status::Funded }));
+    }
+
+    #[test]
+    fn postings_balance_and_stay_with_their_deal() {
+        let before = holding(Status::Funded);
+        let lone = [Posting { account: Account::Escrow(ID), amount: nano(5) }];
+        let found = checked(&before, step(Status::Funded, &lone), Vec::new());
+        assert_eq!(found, Err(Unsound::Unbalanced { event_type: "FUNDED", sum: 5 }));
+        let other = Account::Escrow(DealId::from_u128(8));
+        let abroad = transfer(Account::ExternalTon, other, nano(5));
+        let found = checked(&before, step(Status::Funded, &abroad), Vec::new());
+        assert_eq!(found, Err(Unsound::ForeignAccount(other)));
+    }
+
+    #[test]
+    fn no_account_goes_below_zero_and_no_money_comes_from_nowhere() {
+        let before = holding(Status::Funded);
+        let too_much = transfer(Account::Escrow(ID), Account::Suspense, nano(101));
+        let found = checked(&before, step(Status::Funded, &too_much), Vec::new());
+        assert_eq!(found, Err(Unsound::Overdraft(Account::Escrow(ID))));
+        let unexplained = transfer(Account::ExternalTon, Account::Escrow(ID), nano(1));
+        let found = checked(&before, step(Status::Funded, &unexplained), Vec::new());
+        assert_eq!(found, Err(Unsound::EscrowMismatch));
+        let unordered = transfer(Account::ExternalTon, Account::Refundable(ID), nano(1));
+        let found = checked(&before, step(Status::Funded, &unordered), Vec::new());
+        assert_eq!(found, Err(Unsound::RefundMismatch));
+    }
+
+    #[test]
+    fn money_is_neither_stranded_nor_forgotten() {
+        let found = checked(&holding(Status::Funded), step(Status::Cancelled, &[]), Vec::new());
+        assert_eq!(found, Err(Unsound::EscrowStranded(Status::Cancelled)));
+        let mut forgetful = step(Status::Funded, &[]);
+        forgetful.changes = vec![Change::Deadline(None)];
+        let found = checked(&holding(Status::Funded), forgetful, Vec::new());
+        assert_eq!(found, Err(Unsound::NoDeadline(Status::Funded)));
+    }
+
+    #[test]
+    fn a_deal_does_not_rest_in_published() {
+        let before = holding(Status::Scheduled);
+        let found = checked(&before, step(Status::Published, &[]), Vec::new());
+        assert_eq!(found, Err(Unsound::RestsInPublished));
+    }
+
+    #[test]
+    fn a_move_brings_about_what_the_table_wants_of_it() {
+        let before = holding(Status::DeliveryVerifying);
+        let dispute = || step(Status::Disputed, &[]);
+        let kind = Kind::DealMoved { from: before.status, to: Status::Disputed };
+        let told = |recipients| vec![Message::notify(kind, recipients, "")];
+        let found = checked(&before, dispute(), Vec::new());
+        assert_eq!(found, Err(Unsound::MissingEffect(Effect::NotifyBoth)));
+        let owner_only = told(vec![Recipient::User(before.owner)]);
+        let found = checked(&before, dispute(), owner_only);
+        assert_eq!(found, Err(Unsound::MissingEffect(Effect::NotifyBoth)));
+        assert!(checked(&before, dispute(), told(both_parties(&before))).is_ok());
+        let touched = transfer(Account::Escrow(ID), Account::Suspense, nano(1));
+        let found = checked(&before, step(Status::Disputed, &touched), told(both_parties(&before)));
+        assert_eq!(found, Err(Unsound::MissingEffect(Effect::FreezeEscrow)));
+        let commands = [
+            (Status::OfferPending, Status::Accepted, Effect::CommandDepositAddress),
+            (Status::CreativeApproved, Status::Scheduled, Effect::CommandPublication),
+            (Status::AwaitingPayment, Status::Funded, Effect::CreditEscrow),
+            (Status::Published, Status::DeliveryVerifying, Effect::CommandVerification),
+        ];
+        for (from, to, effect) in commands {
+            let found = checked(&holding(from), step(to, &[]), Vec::new());
+            assert_eq!(found, Err(Unsound::MissingEffect(effect)), "{from} → {to}");
+        }
+        let released = [
+            Posting { account: Account::Escrow(ID), amount: nano(-100) },
+            Posting { account: Account::Payable(ID), amount: nano(90) },
+            Posting { account: Account::Commission, amount: nano(10) },
+        ];
+        let found = checked(&before, step(Status::CompletedReleased, &released), Vec::new());
+        assert_eq!(found, Err(Unsound::MissingEffect(Effect::CommandPayout)));
+    }
+
+    #[test]
+    fn facts_follow_each_other_and_time_never_runs_backwards() {
+        let mut before = draft();
+        before.updated_at = NOW.plus_secs(60);
+        let cancelled = checked(&before, step(Status::Cancelled, &[]), Vec::new()).expect("sound");
+        assert_eq!(cancelled.at, NOW.plus_secs(60));
+        assert_eq!((cancelled.facts[0].seq, cancelled.after.version), (2, 2));
+        assert!(cancelled.after.outbox_position > before.outbox_position);
+        assert_eq!(plan_of(Vec::new(), Vec::new()).check(Some(&before), NOW), Err(Unsound::NoStep));
+    }
+}

@@ -188,7 +188,7 @@ impl Act {
                 verification_result::decide(on(), &verified(id, *passed), moment)
             }
             Self::Payout => payout_completed::decide(on(), &paid_out(id), moment),
-            Self::Expire => Decision::Apply(expire(on(), moment)),
+            Self::Expire => Decision::Apply(expire(on())),
         }
     }
 }
@@ -247,7 +247,7 @@ fn paid_out(deal: DealId) -> PayoutCompleted {
 }
 
 /// The function that expires deals is still to come; its move exists.
-fn expire(deal: &Deal, _: &Moment<'_>) -> Plan {
+pub fn expire(deal: &Deal) -> Plan {
     let kind = Kind::DealMoved { from: deal.status, to: Status::Expired };
     let id = format!("seed-expire-{}", deal.id);
     Plan {

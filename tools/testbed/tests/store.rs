@@ -224,3 +224,16 @@ async fn every_kind_of_row_reads_back_as_it_was_written() {
         assert!(words.contains(word), "{word} was never written: {words:?}");
     }
 }
+
+/// Document 4's fourth race: a timeout that was decided on an older row meets a manual move, and does
+/// nothing.
+#[tokio::test]
+async fn a_timeout_that_lost_against_a_manual_move_is_stale() {
+    let (bed, loaded) = awaiting().await;
+    let timeout = deals::expire(&loaded.deal).check(Some(&loaded.deal), clock::now());
+    let timeout = timeout.expect("it would be sound");
+    let paid = planned(&loaded.deal, &deposit(1, 1_000_000_000));
+    assert_eq!(bed.store.commit(&paid, loaded.next_look_at).await.unwrap(), Committed::Applied);
+    assert_eq!(bed.store.commit(&timeout, loaded.next_look_at).await.unwrap(), Committed::Stale);
+    assert_eq!(bed.sound_deal(DEAL).await.status, Status::Funded);
+}
