@@ -16,14 +16,14 @@ use domain::plan::{Plan, Step};
 use domain::policy::Moment;
 use domain::refund::give_back_all;
 use domain::release::{payout_command, release};
-use domain::state::{Actor, Status, move_by};
+use domain::state::{Actor, MOVES, Status, move_by};
 use domain::ton::Address;
 
 /// Escrow must not be parked for longer than this by a far publication time.
 const MAX_AHEAD_SECS: u32 = 365 * 24 * 3600;
 
 pub fn decide(deal: Option<&Deal>, command: &ActorCommand, moment: &Moment<'_>) -> Decision {
-    let Some(deal) = deal else { return on_nothing(command) };
+    let Some(deal) = deal else { return on_nothing(command, moment) };
     if let Action::Create { .. } = command.action {
         let detail = format!("the deal exists: {} in version {}", deal.status, deal.version);
         return Decision::refuse("DEAL_EXISTS", detail);
@@ -33,6 +33,10 @@ pub fn decide(deal: Option<&Deal>, command: &ActorCommand, moment: &Moment<'_>) 
     }
     if deal.status == Status::Published {
         return Decision::refuse_critical("CORRUPT_DEAL", "the deal row rests in PUBLISHED");
+    }
+    if !is_ever_entitled(deal, command) {
+        let detail = format!("{} is never for whoever asks", command.action.name());
+        return Decision::refuse("NOT_ENTITLED", detail);
     }
     if is_there_already(deal, &command.action) {
         let (key, hash) = (command.key(), command.fingerprint);
@@ -55,8 +59,8 @@ pub fn decide(deal: Option<&Deal>, command: &ActorCommand, moment: &Moment<'_>) 
 type Refused = (&'static str, String);
 
 /// Without a deal there is only creating one.
-fn on_nothing(command: &ActorCommand) -> Decision {
-    let Action::Create { owner, channel, price, commission } = command.action else {
+fn on_nothing(command: &ActorCommand, moment: &Moment<'_>) -> Decision {
+    let Action::Create { owner, channel, price } = command.action else {
         return Decision::not_ready("UNKNOWN_DEAL", "there is no such deal", Wait::Backoff);
     };
     let Some(advertiser) = command.actor else {
@@ -68,6 +72,7 @@ fn on_nothing(command: &ActorCommand) -> Decision {
     if owner == advertiser {
         return Decision::refuse("SAME_PARTIES", "payload.owner_id is the advertiser");
     }
+    let commission = moment.policy.commission;
     let terms = Terms { version: 1, price, proposed_by: Party::Advertiser };
     let creation = Creation { deal: command.deal, advertiser, owner, channel, commission, terms };
     let changes = vec![Change::Created(Box::new(creation))];
@@ -88,12 +93,29 @@ fn roles(deal: &Deal, command: &ActorCommand) -> Vec<Actor> {
     roles
 }
 
+/// Whether the actor could make such a move in any state; what is no move is looked at later.
+fn is_ever_entitled(deal: &Deal, command: &ActorCommand) -> bool {
+    if command.action.role() != Role::Member {
+        return true;
+    }
+    let mut moves = MOVES.iter().filter(|step| step.trigger == command.action.name()).peekable();
+    let roles = roles(deal, command);
+    moves.peek().is_none()
+        || moves.any(|step| {
+            step.actors.contains(&Actor::BothParties)
+                || roles.iter().any(|role| step.actors.contains(role))
+        })
+        || command.action.name() == "counter_offer"
+}
+
 /// A command without content that asks for what is the case already is done. Where there is content
 /// (terms, an address, a time), being in the state proves nothing.
 fn is_there_already(deal: &Deal, action: &Action) -> bool {
     match action {
         Action::SubmitOffer => deal.status == Status::OfferPending,
-        Action::Cancel | Action::Reject | Action::Withdraw => deal.status == Status::Cancelled,
+        Action::Cancel | Action::Reject | Action::Withdraw | Action::AgreeCancel => {
+            deal.status == Status::Cancelled
+        }
         Action::Approve => deal.status == Status::CreativeApproved,
         Action::DisputeQuality { .. } | Action::OpenDispute { .. } => {
             deal.status == Status::Disputed
@@ -107,7 +129,6 @@ fn is_there_already(deal: &Deal, action: &Action) -> bool {
         | Action::CounterOffer { .. }
         | Action::Accept { .. }
         | Action::Agree { .. }
-        | Action::AgreeCancel
         | Action::RevokeCancel
         | Action::SubmitDraft { .. }
         | Action::RequestRevision { .. }
@@ -216,7 +237,13 @@ impl Mover<'_> {
             | Status::Disputed
             | Status::Expired => {}
         }
-        let text = format!("{name}: the deal is {}", legal.to);
+        let text = if let Action::DepositAddressReady { address } = self.command.action {
+            // The one who pays must learn where to.
+            let (price, to) = (self.deal.terms.price, address.to_friendly(false));
+            format!("pay {price} nanotons to {to}")
+        } else {
+            format!("{name}: the deal is {}", legal.to)
+        };
         messages.extend(legal.notices(self.deal, self.command.actor, &text));
         Ok(plan(self.command, legal.to.name(), legal.to, changes, postings, messages))
     }

@@ -16,6 +16,9 @@ use domain::refund::{give_back, suspended};
 use domain::result::DepositConfirmed;
 use domain::state::Status;
 
+/// As many deposits as a deal may have before small ones no longer count.
+const MAX_SMALL_PARTS: usize = MAX_DEPOSITS / 2;
+
 pub fn decide(deal: &Deal, deposit: &DepositConfirmed, moment: &Moment<'_>) -> Decision {
     match deal.status {
         Status::Published => {
@@ -60,7 +63,9 @@ pub fn decide(deal: &Deal, deposit: &DepositConfirmed, moment: &Moment<'_>) -> D
     };
 
     let funds = deal.status == Status::AwaitingPayment && paid >= deal.terms.price;
-    let dust = deposit.amount < moment.policy.min_refund && !funds;
+    // Small parts of a price count, but only so many: they must not fill the row.
+    let counts = deal.status == Status::AwaitingPayment && deal.deposits.len() < MAX_SMALL_PARTS;
+    let dust = deposit.amount < moment.policy.min_refund && !funds && !counts;
     if dust || deal.deposits.len() >= MAX_DEPOSITS {
         return Decision::Apply(suspend(deal, deposit, dust));
     }
@@ -107,7 +112,10 @@ fn suspend(deal: &Deal, deposit: &DepositConfirmed, dust: bool) -> Plan {
     } else {
         vec![suspended(deposit.tx, deposit.amount, "the deal has too many deposits")]
     };
-    plan(deal, deposit, deal.status, "DEPOSIT_SUSPENDED", Vec::new(), postings, messages)
+    // The deal does not keep it; the journal has to say whose it is.
+    let whose = format!("{} nanotons of {} from {}", deposit.amount, deposit.tx, deposit.from);
+    let changes = vec![Change::Noted(whose)];
+    plan(deal, deposit, deal.status, "DEPOSIT_SUSPENDED", changes, postings, messages)
 }
 
 fn deposited(deposit: &DepositConfirmed) -> Change {
@@ -161,8 +169,15 @@ mod tests {
         Address::from_parts(0, [number; 32])
     }
 
-    /// A deal of 1 TON with nothing in escrow.
+    /// A deal of 1 TON; where it is paid for, 1 TON is in escrow.
     fn deal(status: Status) -> Deal {
+        let paid = !status.is_final() && status >= Status::Funded;
+        let before = Deposit {
+            tx: TxHash::from_bytes([0xee; 32]),
+            sender: address(4),
+            amount: Nano::new(TON),
+            returned: Nano::ZERO,
+        };
         Deal {
             id: DealId::from_u128(7),
             status,
@@ -174,10 +189,10 @@ mod tests {
             terms: Terms { version: 1, price: Nano::new(TON), proposed_by: Party::Advertiser },
             deposit_address: Some(address(9)),
             payout_address: Some(address(8)),
-            escrow: Nano::ZERO,
+            escrow: if paid { Nano::new(TON) } else { Nano::ZERO },
             payable: Nano::ZERO,
             refundable: Nano::ZERO,
-            deposits: Vec::new(),
+            deposits: if paid { vec![before] } else { Vec::new() },
             refunds: Vec::new(),
             payout_tx: None,
             admins: Vec::new(),
@@ -255,7 +270,7 @@ mod tests {
                 ) => {
                     let (after, word, messages) = applied(&before, &deposit(TON));
                     assert_eq!((after.status, word, messages), (status, "DEPOSIT_RETURNED", 1));
-                    assert_eq!((after.escrow, after.refundable), (Nano::ZERO, Nano::new(TON)));
+                    assert_eq!((after.escrow, after.refundable), (before.escrow, Nano::new(TON)));
                     assert_eq!(after.refunds[0].to, address(5));
                     assert_eq!(after.deadline_at, before.deadline_at);
                     assert_eq!(after.settlement_due_at, Some(NOW.plus_secs(6 * 3600)));
@@ -285,10 +300,21 @@ mod tests {
         assert_eq!((after.status, word, messages), (Status::Funded, "FUNDED", 0));
         assert_eq!((after.escrow, after.refundable), (Nano::new(TON), Nano::ZERO));
 
-        for status in [Status::AwaitingPayment, Status::Funded, Status::Cancelled] {
+        let (after, word, _) = applied(&deal(Status::AwaitingPayment), &deposit(5));
+        assert_eq!((word, after.escrow), ("DEPOSIT_PARTIAL", Nano::new(5)));
+        let mut crowded = deal(Status::AwaitingPayment);
+        for number in 0..50 {
+            let mut part = deposit(1);
+            part.tx = TxHash::from_bytes([100 + number; 32]);
+            crowded = applied(&crowded, &part).0;
+        }
+        assert_eq!(applied(&crowded, &deposit(1)).1, "DEPOSIT_SUSPENDED");
+        assert_eq!(applied(&crowded, &deposit(20_000_000)).1, "DEPOSIT_PARTIAL");
+
+        for status in [Status::Funded, Status::Cancelled] {
             let (after, word, messages) = applied(&deal(status), &deposit(19_999_999));
             assert_eq!((word, messages), ("DEPOSIT_SUSPENDED", 0), "{status}");
-            assert_eq!(after.deposits, []);
+            assert_eq!(after.deposits, deal(status).deposits);
         }
         let (_, word, _) = applied(&deal(Status::Cancelled), &deposit(20_000_000));
         assert_eq!(word, "DEPOSIT_RETURNED");

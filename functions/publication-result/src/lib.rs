@@ -16,6 +16,9 @@ use domain::result::{PublicationOutcome, PublicationResult};
 use domain::state::{Status, move_by};
 
 pub fn decide(deal: &Deal, result: &PublicationResult, moment: &Moment<'_>) -> Decision {
+    if deal.status == Status::Published {
+        return corrupt();
+    }
     match &result.outcome {
         PublicationOutcome::Succeeded { publication, channel } => {
             succeeded(deal, result, publication, *channel, moment)

@@ -15,6 +15,9 @@ use domain::release::release;
 use domain::result::VerificationResult;
 use domain::state::{Status, move_by};
 
+/// How much before its time a post may appear, or clocks may differ.
+const EARLY_SECS: u32 = 3600;
+
 pub fn decide(deal: &Deal, result: &VerificationResult, moment: &Moment<'_>) -> Decision {
     match deal.status {
         Status::Published => {
@@ -68,7 +71,10 @@ fn verifying(deal: &Deal, result: &VerificationResult, moment: &Moment<'_>) -> D
     let Some(publication) = &deal.publication else {
         return Decision::refuse_critical("CORRUPT_DEAL", "the deal row has no publication");
     };
-    let earliest = publication.published_at.plus_secs(RETENTION_SECS);
+    // A post is not older than its command, whatever the publisher says.
+    let commanded = deal.publish_at.map(|at| at.minus_secs(EARLY_SECS));
+    let since = commanded.map_or(publication.published_at, |at| at.max(publication.published_at));
+    let earliest = since.plus_secs(RETENTION_SECS);
     if moment.recorded_at < earliest {
         let early = (earliest.as_millis() - moment.recorded_at.as_millis()) / 1000;
         let detail = format!("the final result came {early} s before 24 h had passed");

@@ -3,7 +3,7 @@
 
 use crate::ids::{ActorId, ChannelId, DealId};
 use crate::key::{Fingerprint, Key};
-use crate::money::{BasisPoints, Nano};
+use crate::money::Nano;
 use crate::time::Timestamp;
 use crate::ton::Address;
 
@@ -22,7 +22,7 @@ pub struct ActorCommand {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    Create { owner: ActorId, channel: ChannelId, price: Nano, commission: BasisPoints },
+    Create { owner: ActorId, channel: ChannelId, price: Nano },
     SubmitOffer,
     Cancel,
     CounterOffer { price: Nano, payout_address: Option<Address> },

@@ -1,7 +1,7 @@
 //! A plan leaves no choice to whoever carries it out, and is checked before it is. An unsound plan is
 //! our own bug: it is never written.
 
-use crate::deal::{Deal, FoldError};
+use crate::deal::{Deal, FoldError, RefundOrder};
 use crate::fact::{Change, Fact};
 use crate::ids::{ActorId, DealId};
 use crate::key::{Fingerprint, Key};
@@ -73,6 +73,13 @@ pub enum Unsound {
     NoDeadline(Status),
     /// PUBLISHED is passed through; nothing would ever lead out of it.
     RestsInPublished,
+    /// From FUNDED until it is released or refunded, a deal holds exactly its price.
+    EscrowIsNotPrice,
+    /// Money becomes payable by a release alone.
+    PayableWithoutRelease,
+    /// A refund that is ordered and not commanded, or the other way round, or a payout that is not
+    /// what is payable.
+    CommandMismatch,
     /// A move without what document 4 wants it to bring about.
     MissingEffect(Effect),
     Fold(FoldError),
@@ -119,6 +126,7 @@ impl Plan {
             return Err(Unsound::OtherDeal(after.id));
         }
         check_deal(&after)?;
+        check_commands(&after, &facts, &self.messages)?;
         Ok(Checked { plan: self, before: before.cloned(), after, facts, at })
     }
 }
@@ -196,6 +204,75 @@ fn has(effect: Effect, deal: &Deal, step: &Step, messages: &[Message]) -> bool {
     }
 }
 
+/// What workers are told to pay is what the books say is owed.
+fn check_commands(after: &Deal, facts: &[Fact], messages: &[Message]) -> Result<(), Unsound> {
+    for fact in facts {
+        let payable = Account::Payable(after.id);
+        let credited = fact
+            .postings
+            .iter()
+            .any(|posting| posting.account == payable && posting.amount.is_positive());
+        if credited && (fact.to != Status::CompletedReleased || fact.from == Some(fact.to)) {
+            return Err(Unsound::PayableWithoutRelease);
+        }
+        let commanded = |order: &RefundOrder| {
+            let command = order.command();
+            messages.iter().any(|message| *message == Message::Command(command.clone()))
+        };
+        for change in &fact.changes {
+            if let Change::RefundOrdered(order) = change
+                && !commanded(order)
+            {
+                return Err(Unsound::CommandMismatch);
+            }
+        }
+    }
+    for message in messages {
+        let owed = match message {
+            Message::Command(Command::ExecuteRefund { number, .. }) => {
+                let mut open = after.refunds.iter().filter(|order| order.settled.is_none());
+                let order = open.find(|order| order.number == *number);
+                order.is_some_and(|order| Message::Command(order.command()) == *message)
+            }
+            Message::Command(Command::ExecutePayout { amount, to, .. }) => {
+                *amount == after.payable && after.payout_address == Some(*to)
+            }
+            Message::Command(
+                Command::GenerateDepositAddress
+                | Command::PublishPost { .. }
+                | Command::StartVerification { .. },
+            )
+            | Message::Notification(_) => true,
+        };
+        if !owed {
+            return Err(Unsound::CommandMismatch);
+        }
+    }
+    Ok(())
+}
+
+/// The states in which a deal is paid for and not yet settled.
+fn holds_its_price(status: Status) -> bool {
+    match status {
+        Status::Funded
+        | Status::CreativeSubmitted
+        | Status::CreativeApproved
+        | Status::Scheduled
+        | Status::Published
+        | Status::DeliveryVerifying
+        | Status::Disputed => true,
+        Status::Draft
+        | Status::OfferPending
+        | Status::Negotiating
+        | Status::Accepted
+        | Status::AwaitingPayment
+        | Status::CompletedReleased
+        | Status::Cancelled
+        | Status::Refunded
+        | Status::Expired => false,
+    }
+}
+
 fn check_step(deal: DealId, from: Option<Status>, step: &Step) -> Result<(), Unsound> {
     let legal = match from {
         None => step.to == Status::Draft,
@@ -257,6 +334,9 @@ pub fn check_deal(deal: &Deal) -> Result<(), Unsound> {
         if left != i128::from(deal.escrow.get()) {
             return Err(Unsound::EscrowMismatch);
         }
+    }
+    if holds_its_price(deal.status) && deal.escrow != deal.terms.price {
+        return Err(Unsound::EscrowIsNotPrice);
     }
     let unsettled = deal.payable.is_positive() || deal.refundable.is_positive();
     let unwatched = deal.escrow.is_positive() && deal.deadline_at.is_none();
@@ -356,6 +436,15 @@ mod tests {
     #[test]
     fn no_account_goes_below_zero_and_no_money_comes_from_nowhere() {
         let before = holding(Status::Funded);
+        let kept = transfer(Account::ExternalTon, Account::Escrow(ID), nano(1));
+        let mut surplus = step(Status::Funded, &kept);
+        surplus.changes = vec![Change::Deposited(Deposit {
+            tx: TxHash::from_bytes([2; 32]),
+            sender: Address::from_parts(0, [5; 32]),
+            amount: nano(1),
+            returned: nano(0),
+        })];
+        assert_eq!(checked(&before, surplus, Vec::new()), Err(Unsound::EscrowIsNotPrice));
         let too_much = transfer(Account::Escrow(ID), Account::Suspense, nano(101));
         let found = checked(&before, step(Status::Funded, &too_much), Vec::new());
         assert_eq!(found, Err(Unsound::Overdraft(Account::Escrow(ID))));
@@ -375,6 +464,42 @@ mod tests {
         forgetful.changes = vec![Change::Deadline(None)];
         let found = checked(&holding(Status::Funded), forgetful, Vec::new());
         assert_eq!(found, Err(Unsound::NoDeadline(Status::Funded)));
+    }
+
+    #[test]
+    fn what_is_ordered_is_commanded_and_what_is_commanded_is_owed() {
+        let before = holding(Status::Funded);
+        let order = RefundOrder {
+            number: 1,
+            amount: nano(100),
+            to: Address::from_parts(0, [5; 32]),
+            deposit: TxHash::from_bytes([1; 32]),
+            settled: None,
+        };
+        let refund = || {
+            let postings = transfer(Account::Escrow(ID), Account::Refundable(ID), nano(100));
+            let mut step = step(Status::Cancelled, &postings);
+            step.changes = vec![
+                Change::Returned { deposit: order.deposit, amount: nano(100) },
+                Change::RefundOrdered(order.clone()),
+                Change::SettlementDue(Some(NOW)),
+            ];
+            step
+        };
+        let commanded = vec![Message::Command(order.command())];
+        assert!(checked(&before, refund(), commanded.clone()).is_ok());
+        let mismatch = Err(Unsound::CommandMismatch);
+        assert_eq!(checked(&before, refund(), Vec::new()), mismatch);
+        assert_eq!(checked(&before, step(Status::Funded, &[]), commanded), mismatch);
+        let to = Address::from_parts(0, [6; 32]);
+        let (amount, commission) = (nano(1), nano(0));
+        let payout = vec![Message::Command(Command::ExecutePayout { amount, commission, to })];
+        assert_eq!(checked(&before, step(Status::Funded, &[]), payout), mismatch);
+        let mut early =
+            step(Status::Funded, &transfer(Account::ExternalTon, Account::Payable(ID), nano(1)));
+        early.changes = vec![Change::SettlementDue(Some(NOW))];
+        let found = checked(&before, early, Vec::new());
+        assert_eq!(found, Err(Unsound::PayableWithoutRelease));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //! decision is made in.
 
 use crate::deal::Deal;
-use crate::money::Nano;
+use crate::money::{BasisPoints, Nano};
 use crate::state::Status;
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     pub required_confirmations: u32,
+    /// What the platform keeps of a new deal's price.
+    pub commission: BasisPoints,
     /// Less than this is not worth its gas: it goes to SUSPENSE.
     pub min_refund: Nano,
     /// How long a commanded payout or refund may take before somebody is told.
@@ -22,6 +24,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             required_confirmations: 3,
+            commission: BasisPoints::DEFAULT,
             min_refund: Nano::new(20_000_000),
             settlement_due_secs: 6 * HOUR,
             verification_grace_secs: 2 * HOUR,

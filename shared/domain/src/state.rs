@@ -192,7 +192,7 @@ pub const MOVES: &[Move] = &[
     step(Negotiating, Accepted, "agree", &[Advertiser, Owner], &[CommandDepositAddress]),
     step(Negotiating, Cancelled, "cancel", &[Advertiser, Owner], &[NotifyOtherParty]),
     step(Negotiating, Expired, "timeout", &[System], &[NotifyBoth]),
-    step(Accepted, AwaitingPayment, "deposit_address_ready", &[System], &[]),
+    step(Accepted, AwaitingPayment, "deposit_address_ready", &[System], &[NotifyAdvertiser]),
     step(Accepted, Cancelled, "cancel", &[Advertiser, Owner], &[NotifyOtherParty]),
     step(AwaitingPayment, Funded, "deposit_confirmed", &[System], &[CreditEscrow]),
     step(AwaitingPayment, Cancelled, "cancel", &[Advertiser], &[NotifyOwner, OrderRefund]),

@@ -17,6 +17,10 @@ impl Timestamp {
         Self(self.0.saturating_add(secs as i64 * 1000))
     }
 
+    pub const fn minus_secs(self, secs: u32) -> Self {
+        Self(self.0.saturating_sub(secs as i64 * 1000))
+    }
+
     /// How far two moments are apart, whichever comes first.
     pub const fn distance_ms(self, other: Self) -> u64 {
         self.0.abs_diff(other.0)

@@ -18,7 +18,7 @@ use crate::catalog::DEAL_TRANSITION;
 use crate::clock;
 use crate::config::{Config, HttpConfig, Trust};
 use crate::doorbell::Doorbell;
-use crate::letter::{Failure, Letter, Letters, Place};
+use crate::letter::{Failure, Letter, Letters, Place, Understood};
 use crate::pipeline::{self, Handled, Handler, NotDone, Outcome, Pipeline, Work, own_fault};
 use crate::results::conflict;
 use crate::secrets::{ApiKeys, Keyring, Secret};
@@ -165,7 +165,11 @@ impl Answer {
 
     fn unavailable(reason: &str) -> Self {
         tracing::error!(reason, "the command is not done");
-        Self::error(503, "UNAVAILABLE", "nothing was done; send the same command again")
+        Self::error(
+            503,
+            "UNAVAILABLE",
+            "whether it was done is unknown; send the same command again",
+        )
     }
 
     fn fault(fault: Fault) -> Self {
@@ -318,13 +322,8 @@ impl Commands {
             Ok(Committed::Stale) => return Err(NotDone("the refusal met itself".to_owned())),
             Err(fault) => own_fault(fault)?,
         };
-        Ok(parked(command, failure))
+        Ok(Handled::Failed(failure))
     }
-}
-
-fn parked(command: &ActorCommand, failure: Failure) -> Handled {
-    let (key, deal) = (Some(command.key()), Some(command.deal));
-    Handled::Failed { failure, key, deal, verified: true }
 }
 
 impl Handler for Commands {
@@ -332,12 +331,18 @@ impl Handler for Commands {
         let command = match command::read(&work.record.body) {
             Ok(command) => command,
             Err(error) => {
-                return Ok(Handled::unverified(Failure::permanent("MALFORMED", error.0)));
+                return Ok(Handled::Failed(Failure::permanent("MALFORMED", error.0)));
             }
         };
         if let Err(failure) = self.may_come(&command, &work.record, Role::Member).await? {
-            return Ok(Handled::unverified(failure));
+            return Ok(Handled::Failed(failure));
         }
+        work.note(Understood {
+            verified: true,
+            deal: Some(command.deal),
+            key: Some(command.key().to_string()),
+            tx: None,
+        });
         let failure = match self.apply(&command, work.record.recorded_at).await {
             Ok(Applied::Fresh(_)) => return Ok(Handled::Done(Outcome::Applied)),
             Ok(Applied::Skipped(_)) => return Ok(Handled::Done(Outcome::Skipped)),
@@ -355,7 +360,7 @@ impl Handler for Commands {
             Ok(Applied::NotReady(waits)) => Failure::from(waits),
             Err(fault) => own_fault(fault)?,
         };
-        Ok(parked(&command, failure))
+        Ok(Handled::Failed(failure))
     }
 
     async fn finish(&self) {

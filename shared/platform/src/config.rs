@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use domain::money::Nano;
+use domain::money::{BasisPoints, Nano};
 use domain::policy::Policy;
 use domain::state::Status;
 use ipnet::IpNet;
@@ -95,6 +95,7 @@ const QUEUE: &str = "set it to a queue's URL, as template.yaml does";
 /// Every variable that `Config` reads: the template must set exactly these.
 pub const VARIABLES: &[&str] = &[
     "ALLOWED_WORKERS",
+    "COMMISSION_BPS",
     "DEALS_TABLE",
     "DEAL_TIMEOUTS",
     "DLQ_URL",
@@ -129,6 +130,8 @@ impl Config {
                 defaults.required_confirmations,
             )?,
             min_refund: Nano::new(number(env, "MIN_REFUND_NANO", defaults.min_refund.get())?),
+            commission: BasisPoints::new(number(env, "COMMISSION_BPS", defaults.commission.get())?)
+                .ok_or_else(|| bad(env, "COMMISSION_BPS", "at most 10000 basis points"))?,
             settlement_due_secs: number(env, "SETTLEMENT_DUE_SECS", defaults.settlement_due_secs)?,
             verification_grace_secs: number(
                 env,
@@ -331,6 +334,7 @@ mod tests {
             ("REQUIRED_CONFIRMATIONS", "three", "positive whole number"),
             ("REQUIRED_CONFIRMATIONS", "0", "positive whole number"),
             ("MIN_REFUND_NANO", "-1", "positive whole number"),
+            ("COMMISSION_BPS", "10001", "at most 10000"),
             ("REQUIRE_SIGNATURE_V2", "yes", "true or false"),
             ("DEAL_TIMEOUTS", "FUNDED=0", "STATE=seconds"),
             ("DEAL_TIMEOUTS", "DRAFT=5", "STATE=seconds"),

@@ -7,19 +7,18 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
-use domain::ids::DealId;
-use domain::key::Key;
 use domain::time::Timestamp;
 use futures::{FutureExt as _, StreamExt as _};
 use lambda_runtime::{LambdaEvent, service_fn};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::apply::Fault;
 use crate::catalog::{self, Function};
 use crate::clock;
-use crate::letter::{Failure, Held, Letter, Letters, Place, envelope, row};
+use crate::letter::{Failure, Held, Letter, Letters, Place, Understood, envelope, row};
 use crate::telemetry::Metrics;
 use crate::wire::{Event, Incoming, kafka, report, sqs};
 
@@ -42,19 +41,28 @@ pub struct Work {
     pub record: Incoming,
     pub damage: Option<String>,
     pub letter: Option<Letter>,
+    understood: Mutex<Understood>,
+}
+
+impl Work {
+    fn new(id: String, record: Incoming, damage: Option<String>, letter: Option<Letter>) -> Self {
+        Self { id, record, damage, letter, understood: Mutex::default() }
+    }
+
+    /// Notes how far a record was understood. It outlives a panic, so that its letter is found.
+    pub fn note(&self, understood: Understood) {
+        *self.understood.lock().unwrap_or_else(PoisonError::into_inner) = understood;
+    }
+
+    fn understood(&self) -> Understood {
+        self.understood.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 #[derive(Debug)]
 pub enum Handled {
     Done(Outcome),
-    Failed { failure: Failure, key: Option<Key>, deal: Option<DealId>, verified: bool },
-}
-
-impl Handled {
-    /// Nothing of the record can be relied on.
-    pub fn unverified(failure: Failure) -> Self {
-        Self::Failed { failure, key: None, deal: None, verified: false }
-    }
+    Failed(Failure),
 }
 
 /// How a record ended, for the summary and the counters.
@@ -191,11 +199,9 @@ impl<H: Handler> Pipeline<H> {
         deadline: Timestamp,
     ) -> Result<Value, Error> {
         let total = records.len();
-        let work = records.into_iter().map(|record| Work {
-            id: record.incoming.origin.to_string(),
-            record: record.incoming,
-            damage: record.damage,
-            letter: None,
+        let work = records.into_iter().map(|record| {
+            let id = record.incoming.origin.to_string();
+            Work::new(id, record.incoming, record.damage, None)
         });
         let (outcomes, not_done) = self.work_off(work.collect(), deadline).await;
         if !not_done.is_empty() {
@@ -212,16 +218,14 @@ impl<H: Handler> Pipeline<H> {
         for message in messages {
             if self.function.queue.is_some_and(|name| message.queue.ends_with(name)) {
                 let record = message.incoming();
-                work.push(Work { id: message.id, record, damage: None, letter: None });
+                work.push(Work::new(message.id, record, None, None));
                 continue;
             }
             match self.open(&message).await {
-                Ok(Some(letter)) => work.push(Work {
-                    id: message.id,
-                    record: letter.record.clone(),
-                    damage: None,
-                    letter: Some(letter),
-                }),
+                Ok(Some(letter)) => {
+                    let record = letter.record.clone();
+                    work.push(Work::new(message.id, record, None, Some(letter)));
+                }
                 Ok(None) => {}
                 Err(NotDone(reason)) => {
                     tracing::error!(message_id = message.id, reason, "the message is not done");
@@ -247,6 +251,15 @@ impl<H: Handler> Pipeline<H> {
         let Some(letter) = self.letters.load(&id).await.map_err(NotDone::because)? else {
             return self.adopt(message, "the message names a letter that does not exist").await;
         };
+        // Redriven to the wrong queue: back where an operator sees it, and nothing is closed.
+        if letter.function != self.function.name && letter.closed_as.is_none() {
+            let detail =
+                format!("this letter is of {}: redrive it to its retry queue", letter.function);
+            let understood = letter.understood.clone();
+            let held = Held { record: &letter.record, understood };
+            self.hold(&held, Some(&letter), &Failure::permanent("WRONG_QUEUE", detail)).await?;
+            return Ok(None);
+        }
         let settled = letter.closed_as.is_some();
         if settled || generation != letter.generation {
             if !settled {
@@ -265,7 +278,7 @@ impl<H: Handler> Pipeline<H> {
     /// A message that is about no letter becomes one: nothing is dropped without.
     async fn adopt(&self, message: &sqs::Message, why: &str) -> Result<Option<Letter>, NotDone> {
         let record = message.incoming();
-        let held = Held { record: &record, verified: false, key: None, deal: None };
+        let held = Held { record: &record, understood: Understood::default() };
         self.hold(&held, None, &Failure::permanent("NO_LETTER", why)).await?;
         Ok(None)
     }
@@ -313,20 +326,19 @@ impl<H: Handler> Pipeline<H> {
     /// Brings one record to its end: an outcome, or not done.
     async fn work_on(&self, work: &Work) -> Result<Outcome, NotDone> {
         let handled = match self.unreadable(work) {
-            Some(failure) => Handled::unverified(failure),
+            Some(failure) => Handled::Failed(failure),
             None => match AssertUnwindSafe(self.handler.handle(work)).catch_unwind().await {
                 Ok(handled) => handled?,
                 // Our own bug. Its record must not stop the partition for ever.
                 Err(panic) => {
-                    Handled::unverified(Failure::critical("PANIC", panic_text(panic.as_ref())))
+                    Handled::Failed(Failure::critical("PANIC", panic_text(panic.as_ref())))
                 }
             },
         };
         let outcome = match handled {
             Handled::Done(outcome) => outcome,
-            Handled::Failed { failure, key, deal, verified } => {
-                let key = key.map(|key| key.to_string());
-                let held = Held { record: &work.record, verified, key, deal };
+            Handled::Failed(failure) => {
+                let held = Held { record: &work.record, understood: work.understood() };
                 self.hold(&held, work.letter.as_ref(), &failure).await?
             }
         };
@@ -352,7 +364,13 @@ impl<H: Handler> Pipeline<H> {
         }
         if row::is_oversized(record) || letter_cut.is_some() {
             let size = letter_cut.unwrap_or(record.body.len());
-            let detail = format!("{size} bytes cannot be a worker result; they stay in the topic");
+            let hash = hex::encode(Sha256::digest(&record.body));
+            let detail = match letter_cut {
+                None => {
+                    format!("{size} bytes (SHA-256 {hash}) are too many; their beginning is kept")
+                }
+                Some(_) => format!("{size} bytes were too many; only their beginning was kept"),
+            };
             return Some(Failure::permanent("OVERSIZED", detail));
         }
         let damage = work.damage.as_ref()?;
@@ -378,8 +396,12 @@ impl<H: Handler> Pipeline<H> {
             }
             Place::DeadLetterQueue => {
                 self.metrics.count("worker.dlq.messages", &format!("topic={topic}.dlq"));
-                let money = catalog::is_money_topic(topic);
-                (if money { "CRITICAL" } else { "WARNING" }, Outcome::Parked)
+                if catalog::is_money_topic(topic) || failure.is_critical() {
+                    self.metrics.count("worker.dlq.critical", "");
+                    ("CRITICAL", Outcome::Parked)
+                } else {
+                    ("WARNING", Outcome::Parked)
+                }
             }
         };
         let record = held.record.origin.to_string();

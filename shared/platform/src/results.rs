@@ -11,7 +11,7 @@ use crate::aws::Clients;
 use crate::catalog::{self, Function};
 use crate::config::{Config, Trust};
 use crate::doorbell::Doorbell;
-use crate::letter::{Failure, Letters};
+use crate::letter::{Failure, Letters, Understood};
 use crate::pipeline::{Handled, Handler, NotDone, Outcome, Pipeline, Work, own_fault};
 use crate::secrets::{Keyring, Secret};
 use crate::signature::{self, Verified};
@@ -115,26 +115,31 @@ impl<R: WorkerResult> Results<R> {
         work: &Work,
         verified: &Verified<'_>,
     ) -> Result<Handled, NotDone> {
-        let parked = |failure| Handled::Failed { failure, key: None, deal: None, verified: true };
+        work.note(Understood { verified: true, ..Understood::default() });
+        let parked = |failure| Ok(Handled::Failed(failure));
         let malformed = |error: report::Malformed| parked(Failure::permanent("MALFORMED", error.0));
         let report = match Report::read(verified.body()) {
             Ok(report) => report,
-            Err(error) => return Ok(malformed(error)),
+            Err(error) => return malformed(error),
         };
-        if self.is_siblings(work, &report.event_type) {
+        // Whatever else is wrong with it, its letter is kept under its deal.
+        let deal = report.deal().ok();
+        work.note(Understood { verified: true, deal, ..Understood::default() });
+        if work.letter.is_none() && self.is_siblings(work, &report.event_type) {
             return Ok(Handled::Done(Outcome::Skipped));
         }
         if self.function.event_type() != Some(report.event_type.as_str()) {
-            let detail = format!("event_type {:?} is nobody's on this topic", report.event_type);
-            return Ok(parked(Failure::permanent("UNKNOWN_TYPE", detail)));
+            let shown: String = report.event_type.chars().take(100).collect();
+            let detail = format!("event_type {shown:?} is nobody's on this topic");
+            return parked(Failure::permanent("UNKNOWN_TYPE", detail));
         }
         if !self.trust.allow_list.may_report(verified.worker(), &report.event_type) {
             let detail = format!("{} may not report {}", verified.worker(), report.event_type);
-            return Ok(parked(Failure::permanent("NOT_ALLOWED", detail)));
+            return parked(Failure::permanent("NOT_ALLOWED", detail));
         }
         match R::read(&report) {
             Ok(result) => self.apply(work, &result).await,
-            Err(error) => Ok(malformed(error)),
+            Err(error) => malformed(error),
         }
     }
 
@@ -145,6 +150,12 @@ impl<R: WorkerResult> Results<R> {
             fingerprint: result.fingerprint(),
             recorded_at: work.record.recorded_at,
         };
+        work.note(Understood {
+            verified: true,
+            deal: subject.deal,
+            key: subject.key.as_ref().map(ToString::to_string),
+            tx: result.tx().map(|tx| tx.to_string()),
+        });
         let decide = |deal: Option<&Deal>, moment: &Moment<'_>| (self.decide)(deal, result, moment);
         let failure = match self.applier.apply(&subject, decide).await {
             Ok(Applied::Fresh(_)) => return Ok(Handled::Done(Outcome::Applied)),
@@ -155,8 +166,7 @@ impl<R: WorkerResult> Results<R> {
             Ok(Applied::NotReady(not_ready)) => Failure::from(not_ready),
             Err(fault @ (Fault::NotDone(_) | Fault::Own { .. })) => own_fault(fault)?,
         };
-        let Subject { deal, key, .. } = subject;
-        Ok(Handled::Failed { failure, key, deal, verified: true })
+        Ok(Handled::Failed(failure))
     }
 }
 
@@ -175,7 +185,7 @@ impl<R: WorkerResult> Handler for Results<R> {
         if work.letter.is_none() && siblings() {
             return Ok(Handled::Done(Outcome::Skipped));
         }
-        Ok(Handled::unverified(Failure::permanent(refused.code(), refused.to_string())))
+        Ok(Handled::Failed(Failure::permanent(refused.code(), refused.to_string())))
     }
 
     async fn finish(&self) {

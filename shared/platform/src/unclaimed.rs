@@ -38,12 +38,12 @@ impl Handler for Unclaimed {
         let topic = &work.record.origin.topic;
         let Some(event_type) = report::peek(&work.record.body).event_type else {
             let detail = "the body is no JSON object with an event_type";
-            return Ok(Handled::unverified(Failure::permanent("NO_TYPE", detail)));
+            return Ok(Handled::Failed(Failure::permanent("NO_TYPE", detail)));
         };
         if !catalog::is_claimed(topic, &event_type) {
             let shown: String = event_type.chars().take(100).collect();
             let detail = format!("nobody claims event_type {shown:?} on {topic}");
-            return Ok(Handled::unverified(Failure::permanent("UNCLAIMED", detail)));
+            return Ok(Handled::Failed(Failure::permanent("UNCLAIMED", detail)));
         }
         let Some(letter) = &work.letter else { return Ok(Handled::Done(Outcome::Skipped)) };
         let Some(function) = catalog::claimant(topic, &event_type) else {

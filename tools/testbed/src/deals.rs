@@ -7,7 +7,7 @@ use domain::fact::Change;
 use domain::ids::{ActorId, ChannelId, DealId};
 use domain::key::{Fingerprint, Key};
 use domain::message::{Kind, Message, both_parties};
-use domain::money::{BasisPoints, NANO_PER_TON, Nano};
+use domain::money::{NANO_PER_TON, Nano};
 use domain::plan::{Plan, Step};
 use domain::policy::{Moment, Policy};
 use domain::result::{
@@ -16,7 +16,6 @@ use domain::result::{
 use domain::state::Status;
 use domain::time::Timestamp;
 use domain::ton::{Address, TxHash};
-use platform::clock;
 use platform::store::{Committed, Loaded, Store};
 
 use crate::records::RECORDED_AT_MS;
@@ -63,6 +62,11 @@ pub fn published_at() -> Timestamp {
     Timestamp::from_millis(RECORDED_AT_MS - 25 * 3600 * 1000)
 }
 
+/// When all that leads to a seeded state happened: before its publication was due.
+pub fn opened_at() -> Timestamp {
+    published_at().minus_secs(3600)
+}
+
 pub fn publication() -> Publication {
     Publication {
         message_id: MESSAGE_ID,
@@ -72,7 +76,8 @@ pub fn publication() -> Publication {
 }
 
 /// Brings a new deal of 1 TON as far as `to`, step by step. PUBLISHED is no state to rest in.
-pub async fn open(store: &Store, id: DealId, to: Status, now: Timestamp) {
+pub async fn open(store: &Store, id: DealId, to: Status) {
+    let now = opened_at();
     let policy = Policy::default();
     let recorded_at = Timestamp::from_millis(RECORDED_AT_MS);
     let mut loaded: Option<Loaded> = None;
@@ -105,18 +110,13 @@ enum Act {
 }
 
 fn path(to: Status) -> Vec<Act> {
-    let create = Action::Create {
-        owner: OWNER,
-        channel: CHANNEL,
-        price: PRICE,
-        commission: BasisPoints::DEFAULT,
-    };
+    let create = Action::Create { owner: OWNER, channel: CHANNEL, price: PRICE };
     let by_advertiser = |action| Act::Command(ADVERTISER, action);
     let by_owner = |action| Act::Command(OWNER, action);
     let mut path = vec![by_advertiser(create)];
     let offered = by_advertiser(Action::SubmitOffer);
     let accepted = by_owner(Action::Accept { terms_version: 1, payout_address: payout_address() });
-    let publish_at = clock::now().plus_secs(3600);
+    let publish_at = published_at();
     let main = [
         (Status::OfferPending, offered),
         (Status::Accepted, accepted),
@@ -261,8 +261,9 @@ pub fn expire(deal: &Deal) -> Plan {
 }
 
 /// Brings a deal to COMPLETED_RELEASED and settles its payout.
-pub async fn open_paid_out(store: &Store, id: DealId, now: Timestamp) {
-    open(store, id, Status::CompletedReleased, now).await;
+pub async fn open_paid_out(store: &Store, id: DealId) {
+    let now = opened_at();
+    open(store, id, Status::CompletedReleased).await;
     let (loaded, _) = store.load(Some(id), None).await.expect("the engine answers");
     let loaded = loaded.expect("the deal is there");
     let policy = Policy::default();

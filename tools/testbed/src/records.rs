@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use domain::ids::DealId;
+use domain::time::Timestamp;
 use domain::ton::{Address, TxHash};
 use platform::signature;
 use serde_json::{Value, json};
@@ -105,12 +106,16 @@ pub fn refund(deal: DealId, tx: u8, amount: i64) -> Record {
 }
 
 pub fn publication(deal: DealId) -> Record {
+    published(deal, deals::published_at())
+}
+
+pub fn published(deal: DealId, published_at: Timestamp) -> Record {
     let payload = json!({
         "success": true,
         "message_id": deals::MESSAGE_ID,
         "channel_id": deals::CHANNEL.0,
         "content_hash": deals::CONTENT_HASH,
-        "published_at": platform::clock::to_text(deals::published_at()),
+        "published_at": platform::clock::to_text(published_at),
     });
     report("PUBLICATION_RESULT", Some(deal), &payload)
 }
@@ -244,6 +249,17 @@ impl Record {
 
     pub fn offset(mut self, offset: i64) -> Self {
         self.offset = offset;
+        self
+    }
+
+    /// The same record at another time, signed anew.
+    pub fn at(mut self, recorded_at: Timestamp) -> Self {
+        self.recorded_at_ms = recorded_at.as_millis();
+        let timestamp = self.recorded_at_ms.to_string();
+        let headers = self.headers.as_array_mut().expect("a record has headers");
+        for header in headers.iter_mut().filter(|header| !header["X-Worker-Timestamp"].is_null()) {
+            header["X-Worker-Timestamp"] = json!(signed_bytes(timestamp.as_bytes()));
+        }
         self
     }
 

@@ -30,7 +30,7 @@ impl Desk {
 
     async fn with(status: Status) -> Self {
         let desk = Self::new().await;
-        deals::open(&desk.bed.store, DEAL, status, clock::now()).await;
+        deals::open(&desk.bed.store, DEAL, status).await;
         desk
     }
 
@@ -148,11 +148,13 @@ async fn a_deal_goes_from_draft_to_paid_out_with_every_side_effect() {
     let publish_at = clock::to_text(clock::now().plus_secs(3600));
     let schedule = json!({"publish_at": publish_at});
     assert_eq!(desk.order(OWNER, "schedule", schedule).await, Status::Scheduled);
-    assert_eq!(desk.result("publication-result", records::publication(DEAL)).await, "applied");
-    assert_eq!(
-        desk.result("verification-result", records::final_verification(DEAL)).await,
-        "applied"
-    );
+    let posted = clock::now().plus_secs(3600);
+    let post = records::published(DEAL, posted).at(posted);
+    assert_eq!(desk.result("publication-result", post).await, "applied");
+    let early = records::final_verification(DEAL).at(posted.plus_secs(24 * 3600 - 1));
+    assert_eq!(desk.result("verification-result", early).await, "parked");
+    let verified = records::final_verification(DEAL).at(posted.plus_secs(24 * 3600)).offset(99);
+    assert_eq!(desk.result("verification-result", verified).await, "applied");
     let released = desk.bed.sound_deal(DEAL).await;
     assert_eq!(released.status, Status::CompletedReleased);
     assert_eq!((released.escrow, released.payable), (Nano::ZERO, deals::SHARE));
@@ -169,6 +171,7 @@ async fn a_deal_goes_from_draft_to_paid_out_with_every_side_effect() {
         "escrow.commands GENERATE_DEPOSIT_ADDRESS",
         "notifications.outbox DEAL_STATUS_CHANGED",
         "deal.events AWAITING_PAYMENT",
+        "notifications.outbox DEAL_STATUS_CHANGED",
         "deal.events FUNDED",
         "deal.events CREATIVE_SUBMITTED",
         "notifications.outbox DEAL_STATUS_CHANGED",
@@ -191,7 +194,11 @@ async fn a_deal_goes_from_draft_to_paid_out_with_every_side_effect() {
         .map(|mut each| each["recipients"].take())
         .collect();
     let to = |actor: ActorId| json!([{"user_id": actor.0}]);
-    assert_eq!(told, [to(OWNER), to(ADVERTISER), to(ADVERTISER), to(OWNER)]);
+    let expected = [OWNER, ADVERTISER, ADVERTISER, ADVERTISER, OWNER].map(to);
+    assert_eq!(told, expected);
+    let notices = desk.notices("DEAL_STATUS_CHANGED").await;
+    let address = deals::deposit_address().to_friendly(false);
+    assert!(notices[2]["text"].as_str().unwrap().contains(&address), "{}", notices[2]);
     let payout = desk.notices("EXECUTE_PAYOUT").await.remove(0);
     assert_eq!(payout["amount_nano"], deals::SHARE.get());
     assert_eq!(payout["command_id"], format!("payout:{DEAL}"));
@@ -238,12 +245,18 @@ const ALREADY: &[(&str, &str)] = &[
     ("CANCELLED", "cancel"),
     ("CANCELLED", "reject"),
     ("CANCELLED", "withdraw"),
+    ("CANCELLED", "agree_cancel"),
     ("CREATIVE_APPROVED", "approve"),
     ("DISPUTED", "dispute_quality"),
     ("DISPUTED", "open_dispute"),
     ("COMPLETED_RELEASED", "resolve_for_owner"),
     ("REFUNDED", "resolve_for_advertiser"),
 ];
+
+/// Whether an actor may ever give such a command.
+fn entitled(name: &str, actor: ActorId) -> bool {
+    LEGAL.iter().any(|(_, command, actors, _)| *command == name && actors.contains(&actor))
+}
 
 fn payload_of(name: &str, actor: ActorId) -> Value {
     match name {
@@ -298,7 +311,7 @@ async fn every_command_in_every_state_by_everybody() {
         let mut fresh = async || {
             deal_number += 1;
             let deal = DealId::from_u128(deal_number);
-            deals::open(&desk.bed.store, deal, status, clock::now()).await;
+            deals::open(&desk.bed.store, deal, status).await;
             if !status.is_final() {
                 let admins = payload_of("set_channel_admins", OWNER);
                 let (code, body) = desk.ask(deal, OWNER, "set_channel_admins", admins).await;
@@ -333,7 +346,7 @@ async fn every_command_in_every_state_by_everybody() {
                     409
                 } else if outsider {
                     403
-                } else if ALREADY.contains(&(status.name(), name)) {
+                } else if ALREADY.contains(&(status.name(), name)) && entitled(name, actor) {
                     200
                 } else {
                     409
@@ -433,7 +446,7 @@ async fn a_cancellation_against_a_deposit_in_both_orders_and_at_once() {
     assert_eq!((status, &answer["status"]), (409, &json!("FUNDED")), "{answer}");
 
     let second = DealId::from_u128(2);
-    deals::open(&desk.bed.store, second, Status::AwaitingPayment, clock::now()).await;
+    deals::open(&desk.bed.store, second, Status::AwaitingPayment).await;
     assert_eq!(desk.ask(second, ADVERTISER, "cancel", json!({})).await.0, 200);
     assert_eq!(desk.result("deposit-confirmed", Deposit::new(second, 2).record()).await, "applied");
     let deal = desk.bed.sound_deal(second).await;
@@ -442,7 +455,7 @@ async fn a_cancellation_against_a_deposit_in_both_orders_and_at_once() {
     let (mut funded, mut cancelled) = (0, 0);
     for number in 0..24_u8 {
         let deal = DealId::from_u128(100 + u128::from(number));
-        deals::open(&desk.bed.store, deal, Status::AwaitingPayment, clock::now()).await;
+        deals::open(&desk.bed.store, deal, Status::AwaitingPayment).await;
         let record = Deposit::new(deal, 100 + number).record();
         let ((status, answer), outcome) = tokio::join!(
             desk.ask(deal, ADVERTISER, "cancel", json!({})),
@@ -478,7 +491,7 @@ async fn two_operators_resolve_differently_and_one_wins() {
     let reason = || json!({"reason": "looked at it"});
     for number in 0..12_u128 {
         let deal = DealId::from_u128(number + 1);
-        deals::open(&desk.bed.store, deal, Status::Disputed, clock::now()).await;
+        deals::open(&desk.bed.store, deal, Status::Disputed).await;
         let version = desk.version(deal).await;
         let ask = |name: &str| {
             let body = command(&desk.new_id(), name, deal, OPERATOR.0, version, reason());
@@ -675,7 +688,11 @@ async fn a_deal_is_published_at_most_once_by_command_and_by_schedule() {
         "ALREADY_COMMANDED"
     );
     assert_eq!(desk.notices("PUBLISH_POST").await.len(), 1);
-    assert_eq!(desk.result("publication-result", records::publication(DEAL)).await, "applied");
+    let forged_age = records::publication(DEAL);
+    assert_eq!(desk.result("publication-result", forged_age).await, "applied");
+    // The publisher claims a post from long before its command: the day is counted from the command.
+    let early = records::final_verification(DEAL).at(clock::now().plus_secs(22 * 3600)).offset(98);
+    assert_eq!(desk.result("verification-result", early).await, "parked");
     assert_eq!(desk.bed.sound_deal(DEAL).await.status, Status::DeliveryVerifying);
 }
 

@@ -14,7 +14,7 @@ use platform::signature;
 use serde_json::{Value, json};
 use testbed::bed::Bed;
 use testbed::deals;
-use testbed::functions::in_a_minute;
+use testbed::functions::{self, in_a_minute};
 use testbed::records::{self, Deposit, Record, kafka_event, sqs_event};
 
 type Function = Pipeline<Results<domain::result::DepositConfirmed>>;
@@ -31,7 +31,7 @@ fn with_config(bed: &Bed, config: Config) -> Function {
 
 async fn awaiting() -> (Bed, Function) {
     let bed = Bed::new("deposits").await;
-    deals::open(&bed.store, DEAL, Status::AwaitingPayment, clock::now()).await;
+    deals::open(&bed.store, DEAL, Status::AwaitingPayment).await;
     let function = function(&bed);
     (bed, function)
 }
@@ -86,7 +86,7 @@ async fn a_deposit_redelivered_after_its_deal_moved_on_is_a_duplicate() {
 async fn the_same_key_with_other_content_is_parked() {
     let (bed, function) = awaiting().await;
     let other = DealId::from_u128(2);
-    deals::open(&bed.store, other, Status::AwaitingPayment, clock::now()).await;
+    deals::open(&bed.store, other, Status::AwaitingPayment).await;
     deliver(&function, &[Deposit::new(DEAL, 1).record()]).await;
     let before = bed.sound_deal(DEAL).await;
     let conflicts =
@@ -306,7 +306,7 @@ async fn a_deposit_ahead_of_its_deal_waits_and_then_takes_effect() {
     redeliver(&function, &[wake_up(&letter)]).await;
     assert_eq!(bed.letters().await[0]["attempts"], 1);
 
-    deals::open(&bed.store, DEAL, Status::AwaitingPayment, clock::now()).await;
+    deals::open(&bed.store, DEAL, Status::AwaitingPayment).await;
     bed.make_due(&letter).await;
     let answer = redeliver(&function, &[wake_up(&letter), wake_up(&letter)]).await;
     assert_eq!(answer, json!({"batchItemFailures": []}));
@@ -336,7 +336,7 @@ async fn retries_end_in_the_dead_letter_queue_and_a_redriven_letter_starts_afres
     redeliver(&function, &dead).await;
     let letter = bed.letters().await.remove(0);
     assert_eq!((&letter["place"], &letter["attempts"]), (&json!("RETRY"), &json!(1)));
-    deals::open(&bed.store, DEAL, Status::AwaitingPayment, clock::now()).await;
+    deals::open(&bed.store, DEAL, Status::AwaitingPayment).await;
     bed.make_due(&letter).await;
     redeliver(&function, &[wake_up(&letter), dead[0].clone()]).await;
     assert_eq!(bed.sound_deal(DEAL).await.status, Status::Funded);
@@ -449,7 +449,7 @@ async fn a_panic_in_one_record_is_that_records_own() {
     let bed = Bed::new("panic").await;
     let second = DealId::from_u128(2);
     for deal in [DEAL, second] {
-        deals::open(&bed.store, deal, Status::AwaitingPayment, clock::now()).await;
+        deals::open(&bed.store, deal, Status::AwaitingPayment).await;
     }
     let function: Function = results::pipeline(
         &DEPOSIT_CONFIRMED,
@@ -484,7 +484,7 @@ async fn thirty_two_writers_lose_nothing_and_repeat_nothing() {
         let bed = Arc::new(Bed::new("race").await);
         for number in 0..deal_count {
             let deal = DealId::from_u128(number + 1);
-            deals::open(&bed.store, deal, Status::AwaitingPayment, clock::now()).await;
+            deals::open(&bed.store, deal, Status::AwaitingPayment).await;
         }
         let deposits: Vec<Record> = (0..80_u8)
             .map(|tx| {
@@ -546,5 +546,89 @@ async fn thirty_two_writers_lose_nothing_and_repeat_nothing() {
         assert_eq!(total.0, deposits);
         assert_eq!(total.0 + total.1, events);
         assert_eq!(external, -i128::from(deposits) * 30_000_000);
+    }
+}
+
+/// The operator names a redrive's destination by hand, and hands err.
+#[tokio::test]
+async fn a_letter_in_the_wrong_retry_queue_stays_open_where_an_operator_sees_it() {
+    let (bed, function) = awaiting().await;
+    let payout = records::payout(DEAL, 0xa1);
+    let answer = functions::invoke(&bed, "payout-completed", kafka_event(&[payout])).await;
+    assert_eq!(told(&answer.expect("an answer")), json!({"parked": 1}));
+    let dead = bed.take(&bed.config.queues.letters.dlq_url).await;
+    redeliver(&function, &dead).await;
+    let letter = bed.letters().await.remove(0);
+    assert_eq!((&letter["class"], &letter["closed_as"]), (&json!("WRONG_QUEUE"), &Value::Null));
+    assert_eq!(
+        (&letter["function"], &letter["place"]),
+        (&json!("payout-completed"), &json!("DLQ"))
+    );
+    let dead = bed.take(&bed.config.queues.letters.dlq_url).await;
+    assert_eq!(dead.len(), 1, "its message is back in a dead-letter queue");
+    let body = dead[0].to_string();
+    let event = sqs_event("escrow-payout-completed-retry", &[body]);
+    functions::invoke(&bed, "payout-completed", event).await.expect("an answer");
+    assert_eq!(bed.letters().await[0]["class"], "PAYOUT_NOT_COMMANDED");
+}
+
+/// A report that waited for its deal first still gets its hour to be confirmed; and a letter that was
+/// parked unverified is kept under its deal once it is verified.
+#[tokio::test]
+async fn a_letter_gets_its_hour_and_its_deal_when_they_are_known() {
+    let bed = Bed::new("hour").await;
+    let function = function(&bed);
+    let mut young = Deposit::new(DEAL, 1);
+    young.confirmations = json!(1);
+    deliver(&function, &[young.record()]).await;
+    let letter = bed.letters().await.remove(0);
+    assert_eq!(letter["class"], "UNKNOWN_DEAL");
+    deals::open(&bed.store, DEAL, Status::AwaitingPayment).await;
+    bed.make_due(&letter).await;
+    redeliver(&function, &[wake_up(&letter)]).await;
+    let letter = bed.letters().await.remove(0);
+    assert_eq!(
+        (&letter["class"], &letter["place"]),
+        (&json!("TOO_FEW_CONFIRMATIONS"), &json!("RETRY"))
+    );
+    assert_eq!(bed.take(&bed.config.queues.letters.dlq_url).await, Vec::<Value>::new());
+
+    let mut config = bed.config.clone();
+    config.trust.secret_id = format!("{}-wrong", config.trust.secret_id);
+    let request = bed.clients.secrets.create_secret().name(&config.trust.secret_id);
+    request.secret_string("not the workers' key").send().await.expect("it is created");
+    let misled = with_config(&bed, config);
+    let mut second = Deposit::new(DEAL, 2);
+    second.confirmations = json!(1);
+    deliver(&misled, &[second.record().offset(50)]).await;
+    let dead = bed.take(&bed.config.queues.letters.dlq_url).await;
+    assert_eq!(dead[0]["error_details"]["exception_class"], "BAD_SIGNATURE");
+    redeliver(&function, &dead).await;
+    let letters = bed.letters().await;
+    let open: Vec<&Value> = letters.iter().filter(|letter| letter["closed_as"].is_null()).collect();
+    assert_eq!(open.len(), 2);
+    assert!(open.iter().all(|letter| letter["pk"] == format!("letters#{DEAL}")), "{open:?}");
+    assert!(open.iter().all(|letter| letter["sent"] == letter["generation"]));
+}
+
+/// Whatever a record holds, its message fits a queue and has no character that SQS refuses.
+#[tokio::test]
+async fn a_hostile_record_still_gets_its_message() {
+    let (bed, function) = awaiting().await;
+    let noncharacters =
+        Record::new("{\"event_type\":\"DEPOSIT_CONFIRMED\",\"x\":\"\u{ffff}\"}".into());
+    let mut long_key = Record::new(vec![1; 60_000]);
+    long_key.key = Some("\u{1}".repeat(100_000));
+    let mut named = Deposit::new(DEAL, 1).body();
+    named["event_type"] = json!("\u{1}".repeat(100_000));
+    let named = Record::new(named.to_string().into_bytes());
+    let batch = [noncharacters, long_key, named];
+    assert_eq!(told(&deliver(&function, &batch).await), json!({"parked": 3}));
+    let dead = bed.take(&bed.config.queues.letters.dlq_url).await;
+    assert_eq!(dead.len(), 3);
+    for message in dead {
+        let text = message.to_string();
+        assert!(text.len() < 256 * 1024, "{} bytes", text.len());
+        assert!(!text.contains(['\u{fffe}', '\u{ffff}']));
     }
 }

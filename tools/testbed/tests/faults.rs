@@ -8,7 +8,6 @@ use domain::result::DepositConfirmed;
 use domain::state::Status;
 use platform::aws::Clients;
 use platform::catalog::DEPOSIT_CONFIRMED;
-use platform::clock;
 use platform::pipeline::Pipeline;
 use platform::results::{self, Results};
 use serde_json::{Value, json};
@@ -26,7 +25,7 @@ fn on(clients: Clients, bed: &Bed) -> Pipeline<Results<DepositConfirmed>> {
 
 async fn awaiting() -> Bed {
     let bed = Bed::new("faults").await;
-    deals::open(&bed.store, DEAL, Status::AwaitingPayment, clock::now()).await;
+    deals::open(&bed.store, DEAL, Status::AwaitingPayment).await;
     bed
 }
 
@@ -164,7 +163,7 @@ async fn a_lost_reply_after_the_commit_is_no_second_effect() {
 async fn a_refused_write_is_our_own_bug_and_parks_its_record_alone() {
     let bed = awaiting().await;
     let second = DealId::from_u128(2);
-    deals::open(&bed.store, second, Status::AwaitingPayment, clock::now()).await;
+    deals::open(&bed.store, second, Status::AwaitingPayment).await;
     for fault in [
         Fault::error("ValidationException"),
         Fault::cancelled(&["None", "ValidationError", "None", "None"]),
@@ -290,7 +289,7 @@ async fn a_bad_network_delays_and_changes_nothing() {
     foul.config = bed.config.clone();
     let ids: Vec<DealId> = (1..=6).map(DealId::from_u128).collect();
     for id in &ids {
-        deals::open(&bed.store, *id, Status::Scheduled, clock::now()).await;
+        deals::open(&bed.store, *id, Status::Scheduled).await;
     }
     let mut again = 0;
     for (tx, id) in (1_u8..).zip(&ids) {
@@ -371,4 +370,48 @@ async fn call(bed: &Bed, operation: &str, body: Value) -> Value {
     let answer =
         tokio::task::spawn_blocking(call).await.expect("it ran").expect("the engine answers");
     serde_json::from_str(&answer).expect("JSON")
+}
+
+/// A read of deal and key is no snapshot: the key may be read before, and the deal after, this very
+/// report took effect. Then the refusal would be about our own footprints.
+#[tokio::test]
+async fn a_refusal_looks_at_the_key_once_more() {
+    let bed = Bed::new("footprints").await;
+    deals::open_paid_out(&bed.store, DEAL).await;
+    let before = bed.sound_deal(DEAL).await;
+    let blind = Fault::Blind(bed.config.tables.processed.clone());
+    let network = first("BatchGetItem", 1, blind);
+    let mut foul = Bed::new("footprints-function").await;
+    foul.clients = network.clients(&bed);
+    foul.config = bed.config.clone();
+    let event = kafka_event(&[records::payout(DEAL, 0xa1)]);
+    let answer = functions::invoke(&foul, "payout-completed", event).await.expect("it is done");
+    assert_eq!(answer["duplicate"], 1, "{answer}");
+    assert_eq!(network.calls().iter().filter(|call| *call == "GetItem").count(), 1);
+    assert_eq!((bed.sound_deal(DEAL).await, bed.letters().await.len()), (before, 0));
+}
+
+/// The row of a letter is written, the reply is lost, and the SDK's own second try finds the row
+/// changed, by nobody but itself.
+#[tokio::test]
+async fn a_lost_reply_while_a_letter_is_held_on_does_not_lose_its_message() {
+    let bed = Bed::new("letters").await;
+    let unknown = kafka_event(&[Deposit::new(DEAL, 1).record()]);
+    on(bed.clients.clone(), &bed).invoke(unknown, in_a_minute()).await.expect("it waits");
+    for attempt in 2..=5 {
+        let letter = bed.letters().await.remove(0);
+        bed.make_due(&letter).await;
+        bed.take(&bed.config.queues.letters.retry_url).await;
+        let body = json!({"letter_id": letter["letter_id"], "generation": letter["generation"]});
+        let event = records::sqs_event("escrow-deposit-confirmed-retry", &[body.to_string()]);
+        let network = first("PutItem", 1, Fault::LostReply);
+        let answer = on(network.clients(&bed), &bed).invoke(event, in_a_minute()).await;
+        assert_eq!(answer.expect("it is done"), json!({"batchItemFailures": []}));
+        let letter = bed.letters().await.remove(0);
+        assert_eq!(
+            (&letter["attempts"], &letter["generation"]),
+            (&json!(attempt), &json!(attempt))
+        );
+        assert_eq!(letter["sent"], letter["generation"], "its message is in the queue");
+    }
 }

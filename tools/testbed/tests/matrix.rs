@@ -4,8 +4,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use domain::ids::DealId;
 use domain::money::Nano;
 use domain::state::Status;
-use platform::clock;
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::bed::Bed;
 use testbed::records::{self, Deposit, Record, kafka_event};
 use testbed::{deals, functions};
@@ -89,9 +88,9 @@ const TABLE: &[Row] = &[
 /// Opens a deal in a state; for PUBLISHED the row is corrupted by hand.
 async fn open(bed: &Bed, deal: DealId, status: Status) {
     if status != Status::Published {
-        return deals::open(&bed.store, deal, status, clock::now()).await;
+        return deals::open(&bed.store, deal, status).await;
     }
-    deals::open(&bed.store, deal, Status::Scheduled, clock::now()).await;
+    deals::open(&bed.store, deal, Status::Scheduled).await;
     let request = bed.clients.dynamodb.update_item().table_name(&bed.config.tables.deals);
     request
         .key("deal_id", AttributeValue::S(deal.to_string()))
@@ -244,4 +243,115 @@ async fn equal_refund_orders_are_interchangeable() {
         let row = keys.iter().find(|row| row["idempotency_key"] == key).expect(&key);
         assert!(row["expires_at"].is_null(), "a key that moved money never expires");
     }
+}
+
+/// Money left that nobody ordered so: parked, CRITICAL, and it says what differs.
+#[tokio::test]
+async fn a_payment_that_differs_from_its_order_is_parked_and_says_how() {
+    let bed = Bed::new("payments").await;
+    let (released, refunded) = (DealId::from_u128(1), DealId::from_u128(2));
+    open(&bed, released, Status::CompletedReleased).await;
+    open(&bed, refunded, Status::Refunded).await;
+    let payout = |changes: &[(&str, Value)]| {
+        let body: Value = serde_json::from_slice(&records::payout(released, 1).body).unwrap();
+        changed("PAYOUT_COMPLETED", released, body, changes)
+    };
+    let refund = |changes: &[(&str, Value)]| {
+        let record = records::refund(refunded, 1, deals::PRICE.get());
+        let body: Value = serde_json::from_slice(&record.body).unwrap();
+        changed("REFUND_COMPLETED", refunded, body, changes)
+    };
+    let elsewhere = || json!(deals::address(0x0e).to_string());
+    let cases = [
+        ("payout-completed", payout(&[("amount_nano", json!(1))]), "OTHER_AMOUNT", "parked"),
+        ("payout-completed", payout(&[("commission_nano", json!(1))]), "OTHER_AMOUNT", "parked"),
+        (
+            "payout-completed",
+            payout(&[("to_address", elsewhere())]),
+            "OTHER_PAYOUT_ADDRESS",
+            "parked",
+        ),
+        (
+            "payout-completed",
+            payout(&[("confirmations", json!(1))]),
+            "TOO_FEW_CONFIRMATIONS",
+            "retrying",
+        ),
+        ("refund-completed", refund(&[("amount_nano", json!(1))]), "REFUND_NOT_ORDERED", "parked"),
+        (
+            "refund-completed",
+            refund(&[("to_address", elsewhere())]),
+            "REFUND_NOT_ORDERED",
+            "parked",
+        ),
+        (
+            "refund-completed",
+            refund(&[("confirmations", json!(1))]),
+            "TOO_FEW_CONFIRMATIONS",
+            "retrying",
+        ),
+    ];
+    let before = [bed.sound_deal(released).await, bed.sound_deal(refunded).await];
+    for (offset, (function, record, class, expected)) in (200..).zip(cases) {
+        let answer = functions::invoke(&bed, function, kafka_event(&[record.offset(offset)])).await;
+        assert_eq!(outcome(&answer.expect("an answer")), expected, "{class}");
+        let letters = bed.letters().await;
+        let at = offset.to_string();
+        let letter = letters.iter().find(|letter| letter["offset"] == at.as_str()).expect(class);
+        assert_eq!(letter["class"], class);
+        assert_eq!(letter["critical"], expected == "parked", "{class}");
+        assert_eq!(letter["tx_hash"], "01".repeat(32), "the letter names the transaction");
+    }
+    assert_eq!([bed.sound_deal(released).await, bed.sound_deal(refunded).await], before);
+}
+
+fn changed(event_type: &str, deal: DealId, mut body: Value, changes: &[(&str, Value)]) -> Record {
+    for (name, value) in changes {
+        body["payload"][name] = value.clone();
+    }
+    records::report(event_type, Some(deal), &body["payload"])
+}
+
+/// Bad news is not refused for its form, and what is malformed is still found under its deal: a
+/// timeout must not pay out past it.
+#[tokio::test]
+async fn sloppy_bad_news_still_counts() {
+    let bed = Bed::new("sloppy").await;
+    let news = [
+        json!({"verified": false}),
+        json!({"verified": false, "reason": "", "message_id": "789"}),
+        json!({"verified": false, "reason": "x".repeat(5000), "check_number": 2}),
+    ];
+    for (number, payload) in (1_u128..).zip(news) {
+        let deal = DealId::from_u128(number);
+        open(&bed, deal, Status::DeliveryVerifying).await;
+        let record = records::report("VERIFICATION_RESULT", Some(deal), &payload);
+        let answer = functions::invoke(&bed, "verification-result", kafka_event(&[record])).await;
+        assert_eq!(outcome(&answer.expect("an answer")), "applied", "{payload}");
+        assert_eq!(bed.sound_deal(deal).await.status, Status::Disputed);
+    }
+    let deal = DealId::from_u128(9);
+    let nonsense = records::report("VERIFICATION_RESULT", Some(deal), &json!({"verified": "no"}));
+    functions::invoke(&bed, "verification-result", kafka_event(&[nonsense]))
+        .await
+        .expect("an answer");
+    let letter = bed.letters().await.remove(0);
+    assert_eq!((&letter["class"], &letter["verified"]), (&json!("MALFORMED"), &json!(true)));
+    assert_eq!(letter["pk"], format!("letters#{deal}"));
+}
+
+/// Thirty days later the key is gone and the result is not.
+#[tokio::test]
+async fn a_reconciliation_reported_again_after_its_key_expired_does_not_block() {
+    let bed = Bed::new("recon").await;
+    let event = kafka_event(&[records::reconciliation("night", false)]);
+    functions::invoke(&bed, "reconciliation-result", event.clone()).await.expect("an answer");
+    let delete = bed.clients.dynamodb.delete_item().table_name(&bed.config.tables.processed);
+    let key = AttributeValue::S("recon:night".to_owned());
+    delete.key("idempotency_key", key).send().await.expect("the engine answers");
+    let answer = functions::invoke(&bed, "reconciliation-result", event).await.expect("an answer");
+    assert_eq!(answer["applied"], 1);
+    let rows = bed.rows(&bed.config.tables.operations).await;
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0]["checks"].as_array().unwrap().len(), 4);
 }

@@ -8,6 +8,7 @@ use domain::ids::{ActorId, DealId};
 use domain::key::Fingerprint;
 use domain::money::Nano;
 use domain::state::Status;
+use domain::time::Timestamp;
 use domain::ton::TxHash;
 use platform::clock;
 use proptest::prelude::*;
@@ -108,11 +109,13 @@ struct History<'a> {
     deal: DealId,
     delivered: Vec<(&'static str, Value)>,
     commands: u32,
+    begun: Timestamp,
 }
 
 impl History<'_> {
     async fn begin(bed: &Bed, deal: DealId) -> History<'_> {
-        let mut history = History { bed, deal, delivered: Vec::new(), commands: 0 };
+        let mut history =
+            History { bed, deal, delivered: Vec::new(), commands: 0, begun: clock::now() };
         let payload = json!({"owner_id": OWNER.0, "channel_id": deals::CHANNEL.0, "price_nano": 1_000_000_000});
         let body = command(&format!("{deal}-create"), "create", deal, ADVERTISER.0, 0, payload);
         history.deliver("deal-transition", http_event(false, deal, &body)).await;
@@ -285,9 +288,10 @@ impl History<'_> {
             "message_id": deals::MESSAGE_ID,
             "channel_id": deals::CHANNEL.0 + i64::from(other_channel),
             "content_hash": deals::CONTENT_HASH,
-            "published_at": clock::to_text(deals::published_at()),
+            "published_at": clock::to_text(self.begun),
         });
-        let record = records::report("PUBLICATION_RESULT", Some(self.deal), &payload);
+        let record =
+            records::report("PUBLICATION_RESULT", Some(self.deal), &payload).at(self.begun);
         self.result("publication-result", record).await;
     }
 
@@ -300,8 +304,9 @@ impl History<'_> {
             "checks_failed": 0,
             "final_content_hash": hash,
         });
+        // Two days later at the latest: the day is counted from the command.
         let record = records::report("VERIFICATION_RESULT", Some(self.deal), &payload);
-        self.result("verification-result", record).await;
+        self.result("verification-result", record.at(self.begun.plus_secs(48 * 3600))).await;
     }
 
     /// What must hold after every step, whatever the steps were.

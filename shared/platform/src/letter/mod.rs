@@ -27,6 +27,9 @@ const MAX_DELAY_SECS: i64 = 900;
 const SLACK_SECS: u32 = 900;
 /// How long a report may wait for another one that confirms it.
 const CONFIRMATION_WAIT_SECS: u32 = 3600;
+/// SQS delivers a little late; until then the letter is not dead.
+const CONFIRMATION_SLACK_SECS: u32 = 60;
+const LONGEST_ERROR: usize = 1000;
 
 /// Why a record did not take effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +59,11 @@ impl Failure {
 
     pub fn critical(code: &'static str, detail: impl Into<String>) -> Self {
         Self::Permanent { code, detail: detail.into(), critical: true }
+    }
+
+    /// Somebody must look at this at once.
+    pub fn is_critical(&self) -> bool {
+        matches!(self, Self::Permanent { critical: true, .. })
     }
 
     pub fn code(&self) -> &'static str {
@@ -129,8 +137,7 @@ pub struct Letter {
     pub record: Incoming,
     /// Set where the record was too large to keep: its size. Only its beginning is here.
     pub cut_from: Option<usize>,
-    pub verified: bool,
-    pub key: Option<String>,
+    pub understood: Understood,
     pub place: Place,
     pub generation: u64,
     pub sent: u64,
@@ -148,13 +155,21 @@ pub struct Letter {
     pub closed_as: Option<String>,
 }
 
-/// A record as far as it was understood when it failed.
+/// How far a record was understood. What nobody vouches for names neither deal nor key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Understood {
+    pub verified: bool,
+    pub deal: Option<DealId>,
+    pub key: Option<String>,
+    /// The transaction that a payment reports.
+    pub tx: Option<String>,
+}
+
+/// A record that failed.
 #[derive(Debug, Clone)]
 pub struct Held<'a> {
     pub record: &'a Incoming,
-    pub verified: bool,
-    pub key: Option<String>,
-    pub deal: Option<DealId>,
+    pub understood: Understood,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -209,13 +224,36 @@ impl Letters {
         now: Timestamp,
     ) -> Result<Place, Error> {
         let mut next = self.next(letter, failure, now);
-        next.verified = held.verified;
-        next.key.clone_from(&held.key);
-        // Somebody else moved the letter on: then its message is theirs to send.
-        if self.put(&next, Some(letter.generation)).await?.is_none() {
-            self.send_unless_sent(&next, now).await?;
+        next.understood = held.understood.clone();
+        if letter.id.deal.is_none() && held.understood.deal.is_some() {
+            return self.move_to_deal(letter, next, now).await;
         }
-        Ok(next.place)
+        // Not ours to write: either somebody else moved the letter on, or it was us and the reply
+        // was lost. Whatever is there, its message must be in its queue.
+        let there = self.put(&next, Some(letter.generation)).await?.unwrap_or(next);
+        if there.closed_as.is_none() {
+            self.send_unless_sent(&there, now).await?;
+        }
+        Ok(there.place)
+    }
+
+    /// A letter whose deal came to be known is kept under it, where whoever asks about the deal
+    /// looks.
+    async fn move_to_deal(
+        &self,
+        letter: &Letter,
+        mut next: Letter,
+        now: Timestamp,
+    ) -> Result<Place, Error> {
+        next.id = LetterId { deal: next.understood.deal, hash: letter.id.hash.clone() };
+        next.generation = 1;
+        next.sent = 0;
+        let there = self.put(&next, None).await?.unwrap_or(next);
+        if there.closed_as.is_none() {
+            self.send_unless_sent(&there, now).await?;
+        }
+        self.close(letter, "REPLAYED", now).await;
+        Ok(there.place)
     }
 
     pub async fn load(&self, id: &LetterId) -> Result<Option<Letter>, Error> {
@@ -237,7 +275,7 @@ impl Letters {
     ) -> Result<(), Error> {
         let queues = LetterQueues { retry_url: retry_url.to_owned(), dlq_url: String::new() };
         let theirs = Self { function: to, queues, ..self.clone() };
-        let held = Held { record: &letter.record, verified: false, key: None, deal: None };
+        let held = Held { record: &letter.record, understood: Understood::default() };
         let failure = Failure::NotReady {
             code: "FORWARDED",
             detail: format!("{} forwarded it", self.function.name),
@@ -314,12 +352,11 @@ impl Letters {
     fn first(&self, held: &Held<'_>, failure: &Failure, now: Timestamp) -> Letter {
         let (record, cut_from) = row::fit(held.record);
         let letter = Letter {
-            id: LetterId::new(self.function.name, &held.record.origin, held.deal),
+            id: LetterId::new(self.function.name, &held.record.origin, held.understood.deal),
             function: self.function.name.to_owned(),
             record,
             cut_from,
-            verified: held.verified,
-            key: held.key.clone(),
+            understood: held.understood.clone(),
             place: Place::RetryQueue,
             generation: 0,
             sent: 0,
@@ -343,12 +380,10 @@ impl Letters {
         next.generation += 1;
         next.last_failure_at = now;
         next.code = failure.code().to_owned();
-        next.error = failure.detail().to_owned();
-        // A redriven letter starts with fresh attempts.
-        let attempts = match letter.place {
-            Place::RetryQueue => letter.attempts,
-            Place::DeadLetterQueue => 0,
-        };
+        next.error = failure.detail().chars().take(LONGEST_ERROR).collect();
+        // A dead letter that comes again was redriven, and starts with fresh attempts.
+        let dead = letter.place == Place::DeadLetterQueue || letter.due_at < now;
+        let attempts = if dead { 0 } else { letter.attempts };
         let wait = match failure {
             Failure::Permanent { critical, .. } => {
                 next.critical = *critical;
@@ -358,7 +393,8 @@ impl Letters {
                 self.function.backoff_secs.get(attempts).map(|secs| (*secs, SLACK_SECS))
             }
             Failure::NotReady { wait: Wait::AnotherReport, .. } => {
-                (attempts == 0).then_some((CONFIRMATION_WAIT_SECS, 0))
+                let waited = letter.code == failure.code() && attempts > 0;
+                (!waited).then_some((CONFIRMATION_WAIT_SECS, CONFIRMATION_SLACK_SECS))
             }
         };
         match wait {

@@ -4,10 +4,11 @@
 
 use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::AttributeValue;
+use domain::ids::DealId;
 use domain::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Letter, LetterId, Place};
+use super::{Letter, LetterId, Place, Understood};
 use crate::clock;
 use crate::store::item::{self, Item};
 use crate::store::rows::Corrupt;
@@ -71,8 +72,9 @@ pub fn to_item(letter: &Letter) -> Item {
         "offset": origin.offset,
         "recorded_at": letter.record.recorded_at.as_millis(),
         "cut_from": letter.cut_from,
-        "verified": letter.verified,
-        "idempotency_key": letter.key,
+        "verified": letter.understood.verified,
+        "idempotency_key": letter.understood.key,
+        "tx_hash": letter.understood.tx,
         "place": place_name(letter.place),
         "generation": letter.generation,
         "sent": letter.sent,
@@ -139,8 +141,12 @@ fn read(
             recorded_at: Timestamp::from_millis(row["recorded_at"].as_i64().ok_or("recorded_at")?),
         },
         cut_from: row["cut_from"].as_u64().and_then(|size| usize::try_from(size).ok()),
-        verified: row["verified"].as_bool().ok_or("verified")?,
-        key: row["idempotency_key"].as_str().map(str::to_owned),
+        understood: Understood {
+            verified: row["verified"].as_bool().ok_or("verified")?,
+            deal: row["deal_id"].as_str().and_then(DealId::parse),
+            key: row["idempotency_key"].as_str().map(str::to_owned),
+            tx: row["tx_hash"].as_str().map(str::to_owned),
+        },
         place: [Place::RetryQueue, Place::DeadLetterQueue]
             .into_iter()
             .find(|place| row["place"] == place_name(*place))

@@ -147,8 +147,11 @@ impl Store {
         let key = rows::filing_to_item(filing, now, expires_at);
         let mut writes = vec![put_new(&self.tables.processed, key, "idempotency_key")];
         if let Some(result) = &filing.record {
+            // The key decides; a result that is reported again after its key expired is stored again.
             let item = rows::reconciliation_to_item(result, now);
-            writes.push(put_new(&self.tables.operations, item, "pk"));
+            let put = Put::builder().table_name(&self.tables.operations).set_item(Some(item));
+            let put = put.build().expect("table and item are set");
+            writes.push(TransactWriteItem::builder().put(put).build());
         }
         if !filing.messages.is_empty() {
             let item = messages::filing_item(filing, now);
@@ -242,8 +245,15 @@ fn read_reasons(reasons: &[CancellationReason]) -> Result<Cancelled, Error> {
         let item = first.item.clone().unwrap_or_default();
         return Ok(Cancelled::Known(rows::processed_from_item(item)?));
     }
-    if reasons.iter().any(|reason| is(reason, CONDITION)) {
+    // The deal's row comes second. If it is as it was read, then a journal or outbox row that is
+    // there already belongs to nobody.
+    if reasons.get(1).is_some_and(|reason| is(reason, CONDITION)) {
         return Ok(Cancelled::Stale);
+    }
+    if let Some(index) = reasons.iter().position(|reason| is(reason, CONDITION)) {
+        return Err(
+            rows::Corrupt::new("row", format!("item {index} exists ahead of its deal")).into()
+        );
     }
     if reasons.iter().any(|reason| is(reason, "TransactionConflict")) {
         return Ok(Cancelled::Conflict);

@@ -18,7 +18,7 @@ use super::{Loaded, Processed, messages};
 use crate::clock;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a stored {row} cannot be read: {field}")]
+#[error("a stored {row} is damaged: {field}")]
 pub struct Corrupt {
     row: &'static str,
     field: String,

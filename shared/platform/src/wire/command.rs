@@ -5,7 +5,6 @@ use domain::command::{Action, ActorCommand, Reissued, Role};
 use domain::deal::MAX_ADMINS;
 use domain::ids::{ActorId, ChannelId, DealId};
 use domain::key::Fingerprint;
-use domain::money::BasisPoints;
 use serde_json::Value;
 
 use super::report::{Malformed, Payload};
@@ -81,7 +80,6 @@ fn read_action(value: &Value, payload: &Payload) -> Result<Action, Malformed> {
             owner: ActorId(payload.id("owner_id")?),
             channel: ChannelId(payload.id("channel_id")?),
             price: payload.amount("price_nano")?,
-            commission: read_commission(payload)?,
         },
         "submit_offer" => Action::SubmitOffer,
         "cancel" => Action::Cancel,
@@ -124,14 +122,6 @@ fn read_action(value: &Value, payload: &Payload) -> Result<Action, Malformed> {
             return Err(Malformed(format!("command {shown:?} does not exist")));
         }
     })
-}
-
-fn read_commission(payload: &Payload) -> Result<BasisPoints, Malformed> {
-    let Some(points) = payload.optional("commission_bps", Payload::count)? else {
-        return Ok(BasisPoints::DEFAULT);
-    };
-    let points = u16::try_from(points).ok().and_then(BasisPoints::new);
-    points.ok_or_else(|| Malformed("payload.commission_bps is above 10000".to_owned()))
 }
 
 fn read_admins(payload: &Payload) -> Result<Vec<ActorId>, Malformed> {
@@ -196,13 +186,6 @@ mod tests {
             (spaced, "command_id"),
             (blind, "expected_version"),
             (body("create", json!({"owner_id": 1, "channel_id": 2})), "payload.price_nano"),
-            (
-                body(
-                    "create",
-                    json!({"owner_id": 1, "channel_id": 2, "price_nano": 5, "commission_bps": 10001}),
-                ),
-                "payload.commission_bps",
-            ),
             (body("accept", json!({"payout_address": "EQabc"})), "payload.payout_address"),
             (body("schedule", json!({"publish_at": "soon"})), "payload.publish_at"),
             (body("submit_draft", json!({"creative": " "})), "payload.creative"),

@@ -40,7 +40,12 @@ pub struct Peek {
     pub deal_id: Option<String>,
 }
 
+/// As strict as the reading itself: what one of us takes for JSON, all of us do. A field that is there
+/// twice says nothing.
 pub fn peek(body: &[u8]) -> Peek {
+    if serde_json::from_slice::<Value>(body).is_err() {
+        return Peek::default();
+    }
     let mut seen: Peek = serde_json::from_slice(body).unwrap_or_default();
     seen.deal_id = seen.deal_id.map(|id| id.to_lowercase());
     seen
@@ -67,7 +72,7 @@ impl Report {
         })
     }
 
-    fn deal(&self) -> Result<DealId, Malformed> {
+    pub fn deal(&self) -> Result<DealId, Malformed> {
         let id = self.deal_id.as_str().and_then(DealId::parse);
         id.ok_or_else(|| Malformed("deal_id is not a UUID".to_owned()))
     }
@@ -125,6 +130,12 @@ impl Payload {
         Ok(text.to_owned())
     }
 
+    /// Words for a person: cut where they are too long, absent where there are none.
+    pub fn words(&self, name: &str, longest: usize) -> Option<String> {
+        let text = self.0[name].as_str()?.trim();
+        (!text.is_empty()).then(|| text.chars().take(longest).collect())
+    }
+
     pub fn time(&self, name: &str) -> Result<Timestamp, Malformed> {
         clock::from_text(self.text(name)?).ok_or_else(|| {
             Malformed(format!("payload.{name} is no time such as 2025-01-15T14:00:00Z"))
@@ -165,6 +176,10 @@ pub trait WorkerResult: Sized + 'static {
     /// None where the deal decides which effect a report is about (refunds).
     fn key(&self) -> Option<Key>;
     fn fingerprint(&self) -> Fingerprint;
+    /// The transaction that a payment reports.
+    fn tx(&self) -> Option<TxHash> {
+        None
+    }
 }
 
 impl WorkerResult for DepositConfirmed {
@@ -189,6 +204,10 @@ impl WorkerResult for DepositConfirmed {
 
     fn fingerprint(&self) -> Fingerprint {
         self.fingerprint()
+    }
+
+    fn tx(&self) -> Option<TxHash> {
+        Some(self.tx)
     }
 }
 
@@ -215,6 +234,10 @@ impl WorkerResult for PayoutCompleted {
     fn fingerprint(&self) -> Fingerprint {
         self.fingerprint()
     }
+
+    fn tx(&self) -> Option<TxHash> {
+        Some(self.tx)
+    }
 }
 
 impl WorkerResult for RefundCompleted {
@@ -239,6 +262,10 @@ impl WorkerResult for RefundCompleted {
     fn fingerprint(&self) -> Fingerprint {
         self.fingerprint()
     }
+
+    fn tx(&self) -> Option<TxHash> {
+        Some(self.tx)
+    }
 }
 
 impl WorkerResult for PublicationResult {
@@ -256,10 +283,8 @@ impl WorkerResult for PublicationResult {
         } else {
             let attempt = payload.optional("attempt", Payload::count)?;
             PublicationOutcome::Failed {
-                error: payload.short_text("error", 200)?,
-                details: payload
-                    .optional("details", |payload, name| payload.short_text(name, 1000))?
-                    .unwrap_or_default(),
+                error: payload.words("error", 200).unwrap_or_else(|| "UNKNOWN".to_owned()),
+                details: payload.words("details", 1000).unwrap_or_default(),
                 which: attempt
                     .map_or_else(|| report.body_hash[..32].to_owned(), |number| number.to_string()),
             }
@@ -286,6 +311,19 @@ impl WorkerResult for VerificationResult {
         let verified = payload.flag("verified")?;
         let check = payload.optional("check_number", Payload::count)?;
         let hash = |payload: &Payload, name: &str| payload.short_text(name, 200);
+        let reason = payload.words("reason", 200);
+        // Bad news is not refused for its form: what matters is that it is bad.
+        if !verified {
+            return Ok(Self {
+                deal: report.deal()?,
+                check,
+                verified,
+                message_id: payload.id("message_id").ok(),
+                checks_failed: payload.count("checks_failed").ok(),
+                final_content_hash: payload.words("final_content_hash", 200),
+                reason,
+            });
+        }
         let mut result = Self {
             deal: report.deal()?,
             check,
@@ -293,10 +331,10 @@ impl WorkerResult for VerificationResult {
             message_id: payload.optional("message_id", Payload::id)?,
             checks_failed: payload.optional("checks_failed", Payload::count)?,
             final_content_hash: payload.optional("final_content_hash", hash)?,
-            reason: payload.optional("reason", hash)?,
+            reason,
         };
         // Nothing is released on the word of a report that leaves out what it is held against.
-        if verified && check.is_none() {
+        if check.is_none() {
             result.message_id = Some(payload.id("message_id")?);
             result.checks_failed = Some(payload.count("checks_failed")?);
             result.final_content_hash = Some(hash(payload, "final_content_hash")?);
@@ -328,6 +366,7 @@ impl WorkerResult for ReconciliationResult {
                 Some("PASS") => true,
                 Some("FAIL") => false,
                 _ => {
+                    let name: String = name.chars().take(100).collect();
                     let what = format!("payload.checks.{name}.status is neither PASS nor FAIL");
                     return Err(Malformed(what));
                 }

@@ -12,7 +12,7 @@ use domain::ids::DealId;
 use domain::state::Status;
 use domain::time::Timestamp;
 use platform::catalog::{self, Function};
-use platform::letter::{Failure, Held, LetterId, Letters, envelope};
+use platform::letter::{Failure, Held, LetterId, Letters, Understood, envelope};
 use platform::wire::{Event, Incoming};
 use serde_json::{Value, json};
 
@@ -82,7 +82,6 @@ pub fn all() -> Vec<Sample> {
 /// Brings about what an event of a function is about: the deals that it names and, where it comes
 /// from the retry queue, the letter.
 pub async fn seed(bed: &Bed, function: &str, event: &Value) {
-    let now = platform::clock::now();
     let named = deals_of(event);
     let own = [
         (AWAITING, Status::AwaitingPayment),
@@ -93,11 +92,11 @@ pub async fn seed(bed: &Bed, function: &str, event: &Value) {
     for (deal, status) in own.into_iter().chain(by_status) {
         // PUBLISHED is passed through, never rested in.
         if status != Status::Published && named.contains(&deal) {
-            deals::open(&bed.store, deal, status, now).await;
+            deals::open(&bed.store, deal, status).await;
         }
     }
     if named.contains(&PAID_OUT) {
-        deals::open_paid_out(&bed.store, PAID_OUT, now).await;
+        deals::open_paid_out(&bed.store, PAID_OUT).await;
     }
     if event["Records"].to_string().contains("letter_id") {
         let function = functions().find(|each| each.name == function).expect("it has a queue");
@@ -175,7 +174,8 @@ async fn seed_letter(bed: &Bed, function: &'static Function) {
         function,
     );
     let (record, deal) = retried(function);
-    let held = Held { record: &record, verified: deal.is_some(), key: None, deal };
+    let understood = Understood { verified: deal.is_some(), deal, ..Understood::default() };
+    let held = Held { record: &record, understood };
     let failure = match function.name {
         "unclaimed-results" => Failure::permanent("UNCLAIMED", "nobody claimed it then"),
         _ => Failure::NotReady {

@@ -21,10 +21,9 @@ pub async fn run(root: &Path) -> Result<(), String> {
     println!("starting: embedded DynamoDB engine, SQS, the function's real bootstrap");
     let stack = Stack::start(root, "deposit-confirmed").await?;
     let begun = Instant::now();
-    let now = platform::clock::now();
     for number in 0..DEALS {
         let status = if number % 10 == 9 { Status::Cancelled } else { Status::AwaitingPayment };
-        deals::open(&stack.bed.store, deal(number), status, now).await;
+        deals::open(&stack.bed.store, deal(number), status).await;
         if (number + 1) % 100 == 0 {
             println!("  {:>5} deals opened", number + 1);
         }
