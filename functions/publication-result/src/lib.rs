@@ -11,7 +11,7 @@ use domain::filing::Filing;
 use domain::ids::ChannelId;
 use domain::message::{Command, Kind, Message, Recipient, both_parties};
 use domain::plan::{Plan, Step};
-use domain::policy::{Moment, RETENTION_SECS};
+use domain::policy::{Moment, RETENTION_SECS, retention_begins};
 use domain::result::{PublicationOutcome, PublicationResult};
 use domain::state::{Status, move_by};
 
@@ -49,6 +49,11 @@ fn succeeded(
         let detail = format!("the deal was published as message {}", known.message_id);
         return Decision::refuse_critical("CONFLICT", detail);
     }
+    let nobody_asked_yet = deal.status < Status::Published && deal.publish_at.is_none();
+    if publication.published_at > moment.recorded_at && !nobody_asked_yet {
+        let detail = "payload.published_at is later than the record that reports it";
+        return Decision::refuse("PUBLISHED_IN_FUTURE", detail);
+    }
     match deal.status {
         Status::Published => corrupt(),
         Status::Draft
@@ -62,10 +67,6 @@ fn succeeded(
         | Status::Scheduled => {
             if deal.publish_at.is_none() {
                 return nobody_asked(deal);
-            }
-            if publication.published_at > moment.recorded_at {
-                let detail = "payload.published_at is later than the record that reports it";
-                return Decision::refuse("PUBLISHED_IN_FUTURE", detail);
             }
             if channel == deal.channel {
                 Decision::Apply(publish(deal, result, publication, moment))
@@ -132,7 +133,7 @@ fn publish(
     publication: &Publication,
     moment: &Moment<'_>,
 ) -> Plan {
-    let until = publication.published_at.plus_secs(RETENTION_SECS);
+    let until = retention_begins(publication, deal.publish_at).plus_secs(RETENTION_SECS);
     let verify = Command::StartVerification { publication: publication.clone(), until };
     let published = vec![Change::Published(publication.clone())];
     let deadline = vec![Change::Deadline(moment.deadline(Status::DeliveryVerifying))];

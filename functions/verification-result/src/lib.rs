@@ -10,13 +10,10 @@ use domain::fact::Change;
 use domain::filing::Filing;
 use domain::message::{Kind, Message};
 use domain::plan::{Plan, Step};
-use domain::policy::{Moment, RETENTION_SECS};
+use domain::policy::{Moment, RETENTION_SECS, retention_begins};
 use domain::release::release;
 use domain::result::VerificationResult;
 use domain::state::{Status, move_by};
-
-/// How much before its time a post may appear, or clocks may differ.
-const EARLY_SECS: u32 = 3600;
 
 pub fn decide(deal: &Deal, result: &VerificationResult, moment: &Moment<'_>) -> Decision {
     match deal.status {
@@ -71,10 +68,7 @@ fn verifying(deal: &Deal, result: &VerificationResult, moment: &Moment<'_>) -> D
     let Some(publication) = &deal.publication else {
         return Decision::refuse_critical("CORRUPT_DEAL", "the deal row has no publication");
     };
-    // A post is not older than its command, whatever the publisher says.
-    let commanded = deal.publish_at.map(|at| at.minus_secs(EARLY_SECS));
-    let since = commanded.map_or(publication.published_at, |at| at.max(publication.published_at));
-    let earliest = since.plus_secs(RETENTION_SECS);
+    let earliest = retention_begins(publication, deal.publish_at).plus_secs(RETENTION_SECS);
     if moment.recorded_at < earliest {
         let early = (earliest.as_millis() - moment.recorded_at.as_millis()) / 1000;
         let detail = format!("the final result came {early} s before 24 h had passed");
@@ -100,6 +94,9 @@ fn objection(deal: &Deal, result: &VerificationResult) -> Option<String> {
     }
     if let Some(failed @ 1..) = result.checks_failed {
         return Some(format!("CHECKS_FAILED: {failed}"));
+    }
+    if let Some(other) = result.channel.filter(|channel| *channel != deal.channel) {
+        return Some(format!("OTHER_CHANNEL: {} instead of {}", other.0, deal.channel.0));
     }
     let publication = deal.publication.as_ref()?;
     if let Some(other) = result.message_id.filter(|id| *id != publication.message_id) {

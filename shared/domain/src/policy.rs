@@ -1,7 +1,7 @@
 //! The numbers that a deployment may set, with the defaults of the documents, and the moment a
 //! decision is made in.
 
-use crate::deal::Deal;
+use crate::deal::{Deal, Publication};
 use crate::money::{BasisPoints, Nano};
 use crate::state::Status;
 use crate::time::Timestamp;
@@ -36,6 +36,16 @@ impl Default for Policy {
 const HOUR: u32 = 3600;
 /// How long a post must stay, unedited, from its publication.
 pub const RETENTION_SECS: u32 = 24 * HOUR;
+
+/// How much before its time a post may appear, or clocks may differ.
+const EARLY_SECS: u32 = 3600;
+
+/// From when a post has to stay. Not before its command wanted it, whatever the publisher says: a
+/// made-up time must not shorten what the advertiser paid for.
+pub fn retention_begins(publication: &Publication, publish_at: Option<Timestamp>) -> Timestamp {
+    let wanted = publish_at.map(|at| at.minus_secs(EARLY_SECS));
+    wanted.map_or(publication.published_at, |at| at.max(publication.published_at))
+}
 
 /// How long a deal may stay in a state.
 #[derive(Debug, Clone, PartialEq, Eq)]

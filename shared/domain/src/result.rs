@@ -68,6 +68,8 @@ pub struct VerificationResult {
     /// Absent for the final result.
     pub check: Option<u32>,
     pub verified: bool,
+    /// Document 1's reports name none; one that does is held to it.
+    pub channel: Option<ChannelId>,
     pub message_id: Option<i64>,
     pub checks_failed: Option<u32>,
     pub final_content_hash: Option<String>,
@@ -174,6 +176,7 @@ impl VerificationResult {
         Fingerprint::of(&[
             ("verified", if self.verified { "true" } else { "false" }),
             ("message_id", &number(self.message_id.map(|id| id.to_string()))),
+            ("channel_id", &number(self.channel.map(|channel| channel.0.to_string()))),
             ("reason", self.reason.as_deref().unwrap_or_default()),
             ("checks_failed", &number(self.checks_failed.map(|count| count.to_string()))),
             ("final_content_hash", self.final_content_hash.as_deref().unwrap_or_default()),

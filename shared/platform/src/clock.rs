@@ -6,6 +6,10 @@ use domain::time::Timestamp;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+/// What lies before 1970 or has a year of five digits is no time of ours: it would not be read back
+/// from what `to_text` writes.
+const YEAR_10000_MS: i64 = 253_402_300_800_000;
+
 #[expect(clippy::disallowed_methods, reason = "this is that one place")]
 pub fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -32,7 +36,8 @@ pub fn to_text(at: Timestamp) -> String {
 
 pub fn from_text(text: &str) -> Option<Timestamp> {
     let nanos = OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp_nanos();
-    i64::try_from(nanos.div_euclid(1_000_000)).ok().map(Timestamp::from_millis)
+    let millis = i64::try_from(nanos.div_euclid(1_000_000)).ok()?;
+    (0..YEAR_10000_MS).contains(&millis).then(|| Timestamp::from_millis(millis))
 }
 
 #[cfg(test)]
@@ -46,5 +51,22 @@ mod tests {
         assert_eq!(from_text("2025-01-15T14:00:00.007Z"), Some(at));
         assert_eq!(from_text("2025-01-15T16:00:00.007123+02:00"), Some(at));
         assert_eq!(from_text("yesterday"), None);
+    }
+
+    #[test]
+    fn a_time_that_would_not_be_read_back_is_refused() {
+        let edges = ["1970-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"];
+        for text in edges {
+            assert_eq!(from_text(text).map(to_text).as_deref(), Some(text));
+        }
+        let beyond = [
+            "1969-12-31T23:59:59.999Z",
+            "0000-01-01T00:30:00+01:00",
+            "9999-12-31T23:59:59-23:59",
+            "1970-01-01T00:30:00+01:00",
+        ];
+        for text in beyond {
+            assert_eq!(from_text(text), None, "{text}");
+        }
     }
 }

@@ -228,6 +228,7 @@ fn verified(deal: DealId, passed: bool) -> VerificationResult {
         deal,
         check: (!passed).then_some(1),
         verified: passed,
+        channel: None,
         message_id: Some(MESSAGE_ID),
         checks_failed: Some(0),
         final_content_hash: passed.then(|| CONTENT_HASH.to_owned()),
