@@ -34,11 +34,7 @@ pub fn decide(deal: Option<&Deal>, command: &ActorCommand, moment: &Moment<'_>) 
     if deal.status == Status::Published {
         return Decision::refuse_critical("CORRUPT_DEAL", "the deal row rests in PUBLISHED");
     }
-    if !is_ever_entitled(deal, command) {
-        let detail = format!("{} is never for whoever asks", command.action.name());
-        return Decision::refuse("NOT_ENTITLED", detail);
-    }
-    if is_there_already(deal, &command.action) {
+    if is_there_already(deal, &command.action) && is_ever_entitled(deal, command) {
         let (key, hash) = (command.key(), command.fingerprint);
         return Decision::File(Filing::skip(key, hash, ActorCommand::EVENT_TYPE, deal.id));
     }
@@ -93,19 +89,16 @@ fn roles(deal: &Deal, command: &ActorCommand) -> Vec<Actor> {
     roles
 }
 
-/// Whether the actor could make such a move in any state; what is no move is looked at later.
+/// Whether the actor could make such a move in any state: only then "it is done already" is an answer.
 fn is_ever_entitled(deal: &Deal, command: &ActorCommand) -> bool {
-    if command.action.role() != Role::Member {
-        return true;
-    }
-    let mut moves = MOVES.iter().filter(|step| step.trigger == command.action.name()).peekable();
-    let roles = roles(deal, command);
-    moves.peek().is_none()
-        || moves.any(|step| {
-            step.actors.contains(&Actor::BothParties)
-                || roles.iter().any(|role| step.actors.contains(role))
-        })
-        || command.action.name() == "counter_offer"
+    let roles = match command.action.role() {
+        Role::System | Role::Operator => return true,
+        Role::Member => roles(deal, command),
+    };
+    MOVES.iter().filter(|step| step.trigger == command.action.name()).any(|step| {
+        step.actors.contains(&Actor::BothParties)
+            || roles.iter().any(|role| step.actors.contains(role))
+    })
 }
 
 /// A command without content that asks for what is the case already is done. Where there is content
@@ -391,20 +384,25 @@ impl Mover<'_> {
     /// Issues a worker's command once more, under the same id, and gives it new time.
     fn reissue(&self, what: Reissued) -> Result<Plan, Refused> {
         let nothing = |detail: String| ("NOTHING_TO_REISSUE", detail);
-        let command = match what {
+        // Only what is issued again gets new time: whatever else is overdue stays overdue.
+        let (command, alone) = match what {
             Reissued::Payout => {
                 let to = self.deal.payout_address.filter(|_| self.deal.payable.is_positive());
                 let to = to.ok_or_else(|| nothing("no payout is open".to_owned()))?;
-                payout_command(self.deal, self.deal.payable, to)
+                let alone = self.deal.refundable == Nano::ZERO;
+                (payout_command(self.deal, self.deal.payable, to), alone)
             }
             Reissued::Refund(number) => {
                 let mut open = self.deal.refunds.iter().filter(|order| order.settled.is_none());
                 let order = open.find(|order| order.number == number);
-                order.ok_or_else(|| nothing(format!("refund {number} is not open")))?.command()
+                let order = order.ok_or_else(|| nothing(format!("refund {number} is not open")))?;
+                let others =
+                    self.deal.payable.is_positive() || self.deal.refundable != order.amount;
+                (order.command(), !others)
             }
         };
         let due = self.moment.now.plus_secs(self.moment.policy.settlement_due_secs);
-        let changes = vec![Change::SettlementDue(Some(due))];
+        let changes = if alone { vec![Change::SettlementDue(Some(due))] } else { Vec::new() };
         Ok(self.note("COMMAND_REISSUED", changes, vec![Message::Command(command)]))
     }
 

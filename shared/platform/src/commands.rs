@@ -1,6 +1,8 @@
 //! What comes of a command, by queue or by HTTP. A refused command is an answer: a notification on
 //! the queue, 409 over HTTP. Only what is malformed or unauthorised is parked.
 
+use std::panic::AssertUnwindSafe;
+
 use domain::command::{ActorCommand, NOT_AUTHORISED, Role};
 use domain::deal::Deal;
 use domain::decision::{Decision, NotReady, Refusal};
@@ -9,6 +11,7 @@ use domain::ids::DealId;
 use domain::message::{Kind, Message, Recipient};
 use domain::policy::Moment;
 use domain::time::Timestamp;
+use futures::FutureExt as _;
 use lambda_runtime::{LambdaEvent, service_fn};
 use serde_json::{Value, json};
 
@@ -24,7 +27,7 @@ use crate::results::conflict;
 use crate::secrets::{ApiKeys, Keyring, Secret};
 use crate::signature;
 use crate::store::{Committed, Store};
-use crate::telemetry;
+use crate::telemetry::{self, CRITICAL, Metrics};
 use crate::wire::{Incoming, command, http};
 
 pub type Decide = fn(Option<&Deal>, &ActorCommand, &Moment<'_>) -> Decision;
@@ -59,14 +62,15 @@ impl Transition {
         let store = Store::new(dynamodb.clone(), tables.clone());
         let letters =
             Letters::new(dynamodb, tables.operations, sqs, queues.letters, &DEAL_TRANSITION);
+        let metrics = Metrics::default();
         let commands = Commands {
             decide,
             workers: Secret::new(secrets.clone(), trust.secret_id.clone()),
             trust,
-            applier: Applier::new(store, policy, doorbell),
+            applier: Applier::new(store, policy, doorbell, metrics.clone()),
         };
         Self {
-            pipeline: Pipeline::new(&DEAL_TRANSITION, letters, skip_records, commands),
+            pipeline: Pipeline::new(&DEAL_TRANSITION, letters, skip_records, metrics, commands),
             api_keys: Secret::new(secrets, http.api_key_secret_id.clone()),
             http,
         }
@@ -80,11 +84,26 @@ impl Transition {
         let Some(request) = http::read(&event) else {
             return self.pipeline.invoke(event, deadline).await;
         };
-        let answer = self.answer(&request).await;
+        let answer = AssertUnwindSafe(self.answer(&request)).catch_unwind().await;
+        let answer = answer.unwrap_or_else(|panic| {
+            let detail = pipeline::panic_text(panic.as_ref());
+            Answer::fault(Fault::Own { code: "PANIC", detail })
+        });
         self.pipeline.handler.finish().await;
-        let Answer { status, body } = answer;
-        tracing::info!(status, request_id = request.request_id, "answered");
+        let Answer { status, body, critical } = answer;
+        // Over HTTP there is no letter to raise the alarm.
+        if let Some(code) = critical {
+            self.pipeline.metrics.count(CRITICAL, "");
+            let path = &request.path;
+            tracing::error!(code, path, severity = "CRITICAL", "the command met a damaged deal");
+        }
+        tracing::info!(status, request_id = request.request_id, path = request.path, "answered");
+        self.pipeline.metrics.flush(DEAL_TRANSITION.name);
         Ok(http::answer(status, &body))
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.pipeline.metrics
     }
 
     async fn answer(&self, request: &http::Request) -> Answer {
@@ -156,11 +175,13 @@ fn route(request: &http::Request) -> Result<(Role, DealId), Answer> {
 struct Answer {
     status: u16,
     body: Value,
+    /// Set where somebody must look at this at once: why.
+    critical: Option<&'static str>,
 }
 
 impl Answer {
     fn error(status: u16, code: &str, detail: &str) -> Self {
-        Self { status, body: json!({"error": code, "detail": detail}) }
+        Self { status, body: json!({"error": code, "detail": detail}), critical: None }
     }
 
     fn unavailable(reason: &str) -> Self {
@@ -176,19 +197,21 @@ impl Answer {
         match fault {
             Fault::NotDone(reason) => Self::unavailable(&reason),
             Fault::Own { code, detail } => {
-                tracing::error!(code, detail, severity = "CRITICAL", "the command failed");
-                Self::error(500, code, "nothing was done; an operator must look at this")
+                tracing::error!(code, detail, "the command failed");
+                let told = "nothing was done; an operator must look at this";
+                Self { critical: Some(code), ..Self::error(500, code, told) }
             }
         }
     }
 
     fn done(result: &str, standing: Option<Standing>) -> Self {
-        Self { status: 200, body: with_standing(json!({"result": result}), standing) }
+        let body = with_standing(json!({"result": result}), standing);
+        Self { status: 200, body, critical: None }
     }
 
     fn refused(code: &str, detail: &str, standing: Option<Standing>) -> Self {
         let body = json!({"error": code, "detail": detail});
-        Self { status: 409, body: with_standing(body, standing) }
+        Self { status: 409, body: with_standing(body, standing), critical: None }
     }
 }
 
@@ -266,8 +289,12 @@ impl Commands {
         match applied {
             Applied::Fresh(standing) => Answer::done("APPLIED", standing),
             Applied::Skipped(standing) => Answer::done("UNCHANGED", standing),
-            Applied::Duplicate => match self.applier.standing(command.deal).await {
-                Ok(standing) => Answer::done("DUPLICATE", standing),
+            Applied::Duplicate { took_effect } => match self.applier.standing(command.deal).await {
+                Ok(standing) => {
+                    let mut answer = Answer::done("DUPLICATE", standing);
+                    answer.body["took_effect"] = took_effect.into();
+                    answer
+                }
                 Err(fault) => Answer::fault(fault),
             },
             Applied::Conflict(known) => {
@@ -280,9 +307,10 @@ impl Commands {
             Applied::Refused(refusal, _) if refusal.code == NOT_AUTHORISED => {
                 Answer::error(403, refusal.code, &refusal.detail)
             }
-            Applied::Refused(refusal, standing) => {
-                Answer::refused(refusal.code, &refusal.detail, standing)
-            }
+            Applied::Refused(refusal, standing) => Answer {
+                critical: refusal.critical.then_some(refusal.code),
+                ..Answer::refused(refusal.code, &refusal.detail, standing)
+            },
             Applied::NotReady(NotReady { code: code @ "UNKNOWN_DEAL", detail, .. }) => {
                 Answer::error(404, code, &detail)
             }
@@ -319,7 +347,9 @@ impl Commands {
                 return Ok(Handled::Done(Outcome::Duplicate));
             }
             Ok(Committed::Known(known)) => conflict(&known),
-            Ok(Committed::Stale) => return Err(NotDone("the refusal met itself".to_owned())),
+            Ok(Committed::Stale | Committed::Ahead) => {
+                return Err(NotDone("the refusal met another of its moment".to_owned()));
+            }
             Err(fault) => own_fault(fault)?,
         };
         Ok(Handled::Failed(failure))
@@ -337,16 +367,20 @@ impl Handler for Commands {
         if let Err(failure) = self.may_come(&command, &work.record, Role::Member).await? {
             return Ok(Handled::Failed(failure));
         }
-        work.note(Understood {
-            verified: true,
-            deal: Some(command.deal),
-            key: Some(command.key().to_string()),
-            tx: None,
-        });
+        // The backend vouches for a party, and nobody signed: such a letter must neither close nor hold
+        // up anything of the deal.
+        if command.action.role() == Role::System {
+            work.note(Understood {
+                verified: true,
+                deal: Some(command.deal),
+                key: Some(command.key().to_string()),
+                tx: None,
+            });
+        }
         let failure = match self.apply(&command, work.record.recorded_at).await {
             Ok(Applied::Fresh(_)) => return Ok(Handled::Done(Outcome::Applied)),
             Ok(Applied::Skipped(_)) => return Ok(Handled::Done(Outcome::Skipped)),
-            Ok(Applied::Duplicate) => return Ok(Handled::Done(Outcome::Duplicate)),
+            Ok(Applied::Duplicate { .. }) => return Ok(Handled::Done(Outcome::Duplicate)),
             Ok(Applied::Conflict(known)) => conflict(&known),
             Ok(Applied::Refused(refusal, _)) => match refusal {
                 Refusal { critical: false, code, detail } if code != NOT_AUTHORISED => {

@@ -18,8 +18,9 @@ use sha2::{Digest, Sha256};
 use crate::apply::Fault;
 use crate::catalog::{self, Function};
 use crate::clock;
-use crate::letter::{Failure, Held, Letter, Letters, Place, Understood, envelope, row};
-use crate::telemetry::Metrics;
+use crate::letter::{self, Failure, Held, Letter, Letters, Place, Understood, envelope, row};
+use crate::store;
+use crate::telemetry::{CRITICAL, Metrics};
 use crate::wire::{Event, Incoming, kafka, report, sqs};
 
 /// Deals in work at once within one invocation.
@@ -157,7 +158,7 @@ pub struct Pipeline<H> {
     function: &'static Function,
     letters: Letters,
     skip_records: Vec<String>,
-    metrics: Metrics,
+    pub metrics: Metrics,
     pub handler: H,
 }
 
@@ -166,9 +167,10 @@ impl<H: Handler> Pipeline<H> {
         function: &'static Function,
         letters: Letters,
         skip_records: Vec<String>,
+        metrics: Metrics,
         handler: H,
     ) -> Self {
-        Self { function, letters, skip_records, metrics: Metrics::default(), handler }
+        Self { function, letters, skip_records, metrics, handler }
     }
 
     /// One invocation after another.
@@ -248,8 +250,17 @@ impl<H: Handler> Pipeline<H> {
         let Some((id, generation)) = envelope::read(&message.body) else {
             return self.adopt(message, "the message names no letter").await;
         };
-        let Some(letter) = self.letters.load(&id).await.map_err(NotDone::because)? else {
-            return self.adopt(message, "the message names a letter that does not exist").await;
+        let letter = match self.letters.load(&id).await {
+            Ok(Some(letter)) => letter,
+            Ok(None) => {
+                return self.adopt(message, "the message names a letter that does not exist").await;
+            }
+            // The row stays as the evidence that it is.
+            Err(letter::Error::Store(store::Error::Corrupt(why))) => {
+                let why = format!("the letter that the message names is damaged: {why}");
+                return self.adopt(message, &why).await;
+            }
+            Err(error) => return Err(NotDone::because(error)),
         };
         // Redriven to the wrong queue: back where an operator sees it, and nothing is closed.
         if letter.function != self.function.name && letter.closed_as.is_none() {
@@ -348,7 +359,15 @@ impl<H: Handler> Pipeline<H> {
         if outcome == Outcome::Duplicate {
             self.metrics.count("worker.events.duplicate", "");
         }
-        tracing::info!(record = work.id, outcome = outcome.name(), "done");
+        let Understood { deal, key, .. } = work.understood();
+        tracing::info!(
+            record = work.id,
+            deal_id = deal.map(|deal| deal.to_string()),
+            idempotency_key = key,
+            letter_id = work.letter.as_ref().map(|letter| letter.id.to_string()),
+            outcome = outcome.name(),
+            "done"
+        );
         Ok(outcome)
     }
 
@@ -397,7 +416,7 @@ impl<H: Handler> Pipeline<H> {
             Place::DeadLetterQueue => {
                 self.metrics.count("worker.dlq.messages", &format!("topic={topic}.dlq"));
                 if catalog::is_money_topic(topic) || failure.is_critical() {
-                    self.metrics.count("worker.dlq.critical", "");
+                    self.metrics.count(CRITICAL, "");
                     ("CRITICAL", Outcome::Parked)
                 } else {
                     ("WARNING", Outcome::Parked)
@@ -405,7 +424,9 @@ impl<H: Handler> Pipeline<H> {
             }
         };
         let record = held.record.origin.to_string();
-        tracing::warn!(record, code = failure.code(), severity = level, "{}", outcome.name());
+        let deal_id = held.understood.deal.map(|deal| deal.to_string());
+        let code = failure.code();
+        tracing::warn!(record, deal_id, code, severity = level, "{}", outcome.name());
         Ok(outcome)
     }
 }
@@ -423,7 +444,7 @@ fn summary(outcomes: &[Outcome]) -> Value {
     Value::Object(summary)
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "a panic without a text".to_owned())

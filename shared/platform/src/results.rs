@@ -16,7 +16,7 @@ use crate::pipeline::{Handled, Handler, NotDone, Outcome, Pipeline, Work, own_fa
 use crate::secrets::{Keyring, Secret};
 use crate::signature::{self, Verified};
 use crate::store::{Processed, Store};
-use crate::telemetry;
+use crate::telemetry::{self, Metrics};
 use crate::wire::report::{self, Report, WorkerResult};
 
 /// Decides on a deal that exists; one that does not exist yet is waited for.
@@ -94,14 +94,15 @@ impl<R: WorkerResult> Results<R> {
             queues.letters,
             function,
         );
+        let metrics = Metrics::default();
         let results = Self {
             function,
             decide,
             workers: Secret::new(clients.secrets, trust.secret_id.clone()),
             trust,
-            applier: Applier::new(store, policy, doorbell),
+            applier: Applier::new(store, policy, doorbell, metrics.clone()),
         };
-        Pipeline::new(function, letters, skip_records, results)
+        Pipeline::new(function, letters, skip_records, metrics, results)
     }
 
     /// A type that somebody else claims on this topic.
@@ -160,7 +161,7 @@ impl<R: WorkerResult> Results<R> {
         let failure = match self.applier.apply(&subject, decide).await {
             Ok(Applied::Fresh(_)) => return Ok(Handled::Done(Outcome::Applied)),
             Ok(Applied::Skipped(_)) => return Ok(Handled::Done(Outcome::Skipped)),
-            Ok(Applied::Duplicate) => return Ok(Handled::Done(Outcome::Duplicate)),
+            Ok(Applied::Duplicate { .. }) => return Ok(Handled::Done(Outcome::Duplicate)),
             Ok(Applied::Conflict(known)) => conflict(&known),
             Ok(Applied::Refused(refusal, _)) => Failure::from(refusal),
             Ok(Applied::NotReady(not_ready)) => Failure::from(not_ready),

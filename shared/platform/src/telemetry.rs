@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
@@ -92,33 +92,53 @@ fn write_line(value: &Value) {
     }
 }
 
-/// Counters of one invocation, written as one embedded-metric line per set of dimensions.
-#[derive(Default)]
+/// Counts what somebody must look at at once, whatever it is: the alarm `critical` watches it.
+pub const CRITICAL: &str = "worker.critical";
+
+#[derive(Clone, Copy, Default)]
+struct Count {
+    since_flush: u64,
+    ever: u64,
+}
+
+/// Counters of one invocation, written as one embedded-metric line per set of dimensions. Its copies
+/// count together.
+#[derive(Clone, Default)]
 pub struct Metrics {
-    counts: Mutex<BTreeMap<(String, &'static str), u64>>,
+    /// By dimension and name.
+    counts: Arc<Mutex<BTreeMap<(String, &'static str), Count>>>,
 }
 
 impl Metrics {
     /// Counts under a dimension such as `topic=escrow.confirmations`; empty for none.
     pub fn count(&self, name: &'static str, dimension: &str) {
         let mut counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *counts.entry((dimension.to_owned(), name)).or_default() += 1;
+        let count = counts.entry((dimension.to_owned(), name)).or_default();
+        count.since_flush += 1;
+        count.ever += 1;
+    }
+
+    /// How often it was counted since the process began, under whatever dimension.
+    pub fn counted(&self, name: &str) -> u64 {
+        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.iter().filter(|((_, known), _)| *known == name).map(|(_, count)| count.ever).sum()
     }
 
     pub fn flush(&self, service: &str) {
         let mut counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for line in lines(&std::mem::take(&mut *counts), service) {
+        for line in lines(&counts, service) {
             write_line(&line);
         }
+        counts.values_mut().for_each(|count| count.since_flush = 0);
     }
 }
 
-fn lines(counts: &BTreeMap<(String, &'static str), u64>, service: &str) -> Vec<Value> {
+fn lines(counts: &BTreeMap<(String, &'static str), Count>, service: &str) -> Vec<Value> {
     let namespace = std::env::var("METRICS_NAMESPACE");
     let namespace = namespace.unwrap_or_else(|_| "EscrowFunctions".to_owned());
     let mut by_dimension: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
-    for ((dimension, name), count) in counts {
-        by_dimension.entry(dimension).or_default().push((name, *count));
+    for ((dimension, name), count) in counts.iter().filter(|(_, count)| count.since_flush > 0) {
+        by_dimension.entry(dimension).or_default().push((name, count.since_flush));
     }
     let line = |(dimension, metrics): (&str, Vec<(&str, u64)>)| {
         let mut line = Map::new();

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::config::UnclaimedConfig;
 use crate::letter::{Failure, Letters};
 use crate::pipeline::{Handled, Handler, NotDone, Outcome, Pipeline, Work};
-use crate::telemetry;
+use crate::telemetry::{self, Metrics};
 use crate::wire::report;
 
 pub async fn run() -> Result<(), lambda_runtime::Error> {
@@ -24,7 +24,7 @@ pub fn pipeline(config: UnclaimedConfig, clients: Clients) -> Pipeline<Unclaimed
     let Clients { dynamodb, sqs, .. } = clients;
     let letters = Letters::new(dynamodb, operations_table, sqs, letters, &UNCLAIMED_RESULTS);
     let unclaimed = Unclaimed { letters: letters.clone(), forward_queues };
-    Pipeline::new(&UNCLAIMED_RESULTS, letters, skip_records, unclaimed)
+    Pipeline::new(&UNCLAIMED_RESULTS, letters, skip_records, Metrics::default(), unclaimed)
 }
 
 pub struct Unclaimed {

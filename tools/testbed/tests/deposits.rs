@@ -544,7 +544,8 @@ async fn thirty_two_writers_lose_nothing_and_repeat_nothing() {
         );
         assert_eq!(effects, deposits);
         assert_eq!(total.0, deposits);
-        assert_eq!(total.0 + total.1, events);
+        let parked = bed.letters().await;
+        assert_eq!(total.0 + total.1, events, "{parked:#?}");
         assert_eq!(external, -i128::from(deposits) * 30_000_000);
     }
 }

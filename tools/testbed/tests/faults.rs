@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use domain::ids::DealId;
 use domain::result::DepositConfirmed;
 use domain::state::Status;
@@ -59,6 +60,12 @@ async fn what_passes_by_itself_costs_nothing_but_a_retry() {
         ("TransactWriteItems", 1, Fault::error("TransactionInProgressException")),
         ("TransactWriteItems", 2, Fault::error("ProvisionedThroughputExceededException")),
         ("TransactWriteItems", 2, Fault::Unreachable),
+        // A rival's commit seen in the middle: its journal row is there, its deal not yet.
+        (
+            "TransactWriteItems",
+            3,
+            Fault::cancelled(&["None", "None", "ConditionalCheckFailed", "None"]),
+        ),
         ("BatchGetItem", 2, Fault::error("ThrottlingException")),
         ("BatchGetItem", 2, Fault::Unreachable),
         ("GetSecretValue", 1, Fault::Unreachable),
@@ -157,6 +164,24 @@ async fn a_lost_reply_after_the_commit_is_no_second_effect() {
         );
         assert_eq!(bed.letters().await, Vec::<Value>::new());
     }
+}
+
+/// A journal row that no commit of ours left would stop its deal for ever.
+#[tokio::test]
+async fn a_row_ahead_of_its_deal_parks_what_meets_it() {
+    let bed = awaiting().await;
+    let before = bed.sound_deal(DEAL).await;
+    let put = bed.clients.dynamodb.put_item().table_name(&bed.config.tables.journal);
+    put.item("aggregate_id", AttributeValue::S(DEAL.to_string()))
+        .item("seq", AttributeValue::N((before.version + 1).to_string()))
+        .send()
+        .await
+        .expect("it is put");
+    let answer = on(bed.clients.clone(), &bed).invoke(event(), in_a_minute()).await;
+    assert_eq!(answer.expect("an answer")["parked"], 1);
+    let letter = bed.letters().await.remove(0);
+    assert_eq!((&letter["class"], &letter["critical"]), (&json!("CORRUPT_ROW"), &json!(true)));
+    assert_eq!(bed.deal(DEAL).await.expect("it is there").deal, before);
 }
 
 #[tokio::test]
@@ -388,6 +413,22 @@ async fn a_refusal_looks_at_the_key_once_more() {
     let answer = functions::invoke(&foul, "payout-completed", event).await.expect("it is done");
     assert_eq!(answer["duplicate"], 1, "{answer}");
     assert_eq!(network.calls().iter().filter(|call| *call == "GetItem").count(), 1);
+    assert_eq!((bed.sound_deal(DEAL).await, bed.letters().await.len()), (before, 0));
+}
+
+/// The same, where the decision is a plan that cannot hold: the deposit is on the deal already, and
+/// would go back a second time.
+#[tokio::test]
+async fn a_plan_that_does_not_hold_looks_at_the_key_once_more() {
+    let bed = Bed::new("footprints").await;
+    deals::open(&bed.store, DEAL, Status::Funded).await;
+    on(bed.clients.clone(), &bed).invoke(event(), in_a_minute()).await.expect("it goes back");
+    let before = bed.sound_deal(DEAL).await;
+    assert_eq!(before.refunds.len(), 1);
+    let blind = Fault::Blind(bed.config.tables.processed.clone());
+    let network = first("BatchGetItem", 1, blind);
+    let answer = on(network.clients(&bed), &bed).invoke(event(), in_a_minute()).await;
+    assert_eq!(answer.expect("it is done")["duplicate"], 1);
     assert_eq!((bed.sound_deal(DEAL).await, bed.letters().await.len()), (before, 0));
 }
 

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::catalog::Function;
 use crate::config::LetterQueues;
 use crate::store;
-use crate::wire::{Incoming, Origin};
+use crate::wire::Incoming;
 
 /// SQS delays a message by at most this; longer waits take several hops.
 const MAX_DELAY_SECS: i64 = 900;
@@ -80,6 +80,7 @@ impl Failure {
 }
 
 /// Names a letter by its record and function, so that a redelivered record finds its letter again.
+/// The content is part of the name: a topic that is made anew counts its offsets from zero.
 /// Letters of verified reports are kept under their deal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LetterId {
@@ -88,9 +89,12 @@ pub struct LetterId {
 }
 
 impl LetterId {
-    pub fn new(function: &str, origin: &Origin, deal: Option<DealId>) -> Self {
-        let digest = Sha256::digest(format!("{function}\n{origin}").as_bytes());
-        Self { deal, hash: hex::encode(&digest[..16]) }
+    pub fn new(function: &str, record: &Incoming, deal: Option<DealId>) -> Self {
+        let (origin, at) = (&record.origin, record.recorded_at.as_millis());
+        let mut hasher = Sha256::new();
+        hasher.update(format!("{function}\n{origin}\n{at}\n").as_bytes());
+        hasher.update(&record.body);
+        Self { deal, hash: hex::encode(&hasher.finalize()[..16]) }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
@@ -352,7 +356,7 @@ impl Letters {
     fn first(&self, held: &Held<'_>, failure: &Failure, now: Timestamp) -> Letter {
         let (record, cut_from) = row::fit(held.record);
         let letter = Letter {
-            id: LetterId::new(self.function.name, &held.record.origin, held.understood.deal),
+            id: LetterId::new(self.function.name, held.record, held.understood.deal),
             function: self.function.name.to_owned(),
             record,
             cut_from,
@@ -381,9 +385,10 @@ impl Letters {
         next.last_failure_at = now;
         next.code = failure.code().to_owned();
         next.error = failure.detail().chars().take(LONGEST_ERROR).collect();
-        // A dead letter that comes again was redriven, and starts with fresh attempts.
-        let dead = letter.place == Place::DeadLetterQueue || letter.due_at < now;
-        let attempts = if dead { 0 } else { letter.attempts };
+        // A dead letter that comes again was redriven, and starts with fresh attempts. One that is
+        // merely late was not.
+        let redriven = letter.place == Place::DeadLetterQueue;
+        let attempts = if redriven { 0 } else { letter.attempts };
         let wait = match failure {
             Failure::Permanent { critical, .. } => {
                 next.critical = *critical;
@@ -439,7 +444,15 @@ impl Letters {
             ) => failed.item.clone(),
             _ => return Err(store::failed("cannot write a letter", error).into()),
         };
-        let existing = existing.map(row::from_item).transpose().map_err(store::Error::from)?;
-        Ok(Some(existing.unwrap_or_else(|| letter.clone())))
+        Ok(Some(match existing.map(row::from_item) {
+            Some(Ok(existing)) => existing,
+            // Its message is sent all the same, so that somebody sees it: a damaged row must not stop
+            // a partition.
+            Some(Err(damage)) => {
+                tracing::error!(letter_id = %letter.id, severity = "CRITICAL", "{damage}");
+                letter.clone()
+            }
+            None => letter.clone(),
+        }))
     }
 }

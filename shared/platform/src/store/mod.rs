@@ -74,6 +74,9 @@ pub enum Committed {
     Known(Processed),
     /// The deal moved on between the read and the write: read again and decide again.
     Stale,
+    /// A journal or outbox row of this version exists, and nothing was said against the deal: somebody
+    /// is committing just now, or the row is an orphan. Only reading again tells them apart.
+    Ahead,
 }
 
 #[derive(Clone)]
@@ -182,6 +185,7 @@ impl Store {
             match read_reasons(&reasons)? {
                 Cancelled::Known(processed) => return Ok(Committed::Known(processed)),
                 Cancelled::Stale => return Ok(Committed::Stale),
+                Cancelled::Ahead => return Ok(Committed::Ahead),
                 Cancelled::Conflict if attempt < CONFLICT_TRIES => pause(attempt).await,
                 Cancelled::Conflict => {
                     let reason = "transactions keep conflicting".to_owned();
@@ -235,6 +239,7 @@ impl Store {
 enum Cancelled {
     Known(Processed),
     Stale,
+    Ahead,
     Conflict,
 }
 
@@ -245,15 +250,12 @@ fn read_reasons(reasons: &[CancellationReason]) -> Result<Cancelled, Error> {
         let item = first.item.clone().unwrap_or_default();
         return Ok(Cancelled::Known(rows::processed_from_item(item)?));
     }
-    // The deal's row comes second. If it is as it was read, then a journal or outbox row that is
-    // there already belongs to nobody.
+    // The deal's row comes second.
     if reasons.get(1).is_some_and(|reason| is(reason, CONDITION)) {
         return Ok(Cancelled::Stale);
     }
-    if let Some(index) = reasons.iter().position(|reason| is(reason, CONDITION)) {
-        return Err(
-            rows::Corrupt::new("row", format!("item {index} exists ahead of its deal")).into()
-        );
+    if reasons.iter().any(|reason| is(reason, CONDITION)) {
+        return Ok(Cancelled::Ahead);
     }
     if reasons.iter().any(|reason| is(reason, "TransactionConflict")) {
         return Ok(Cancelled::Conflict);

@@ -17,6 +17,10 @@ use super::item::{self, Item};
 use super::{Loaded, Processed, messages};
 use crate::clock;
 
+/// What `processed` says of a key: it took effect, or there was nothing to do.
+pub const SUCCESS: &str = "SUCCESS";
+pub const SKIPPED: &str = "SKIPPED";
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a stored {row} is damaged: {field}")]
 pub struct Corrupt {
@@ -183,7 +187,7 @@ pub fn processed_to_item(checked: &Checked, expires_at: Option<i64>) -> Item {
         "idempotency_key": checked.plan.key.as_str(),
         "event_type": checked.plan.event_type,
         "deal_id": checked.plan.deal.to_string(),
-        "result": "SUCCESS",
+        "result": SUCCESS,
         "payload_hash": checked.plan.fingerprint.to_string(),
         "processed_at": clock::to_text(checked.at),
         "expires_at": expires_at,
@@ -196,7 +200,7 @@ pub fn filing_to_item(filing: &Filing, now: Timestamp, expires_at: i64) -> Item 
         "idempotency_key": filing.key.as_str(),
         "event_type": filing.event_type,
         "deal_id": filing.deal.map(|deal| deal.to_string()),
-        "result": if filing.took_effect { "SUCCESS" } else { "SKIPPED" },
+        "result": if filing.took_effect { SUCCESS } else { SKIPPED },
         "payload_hash": filing.fingerprint.to_string(),
         "processed_at": clock::to_text(now),
         "expires_at": expires_at,

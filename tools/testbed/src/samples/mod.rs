@@ -192,7 +192,7 @@ async fn seed_letter(bed: &Bed, function: &'static Function) {
 fn retry_event(name: &str) -> Value {
     let function = functions().find(|function| function.name == name).expect("it has a queue");
     let (record, deal) = retried(function);
-    let id = LetterId::new(name, &record.origin, deal);
+    let id = LetterId::new(name, &record, deal);
     let body = json!({
         "letter_id": id.to_string(),
         "generation": 1,
