@@ -1,7 +1,8 @@
 # Everything a developer does, in one place. `make help` lists it.
 .DEFAULT_GOAL := help
 SHELL := bash
-XTASK := cargo run --locked --quiet --package testbed --bin xtask --
+# Always the whole workspace: a package built alone has other features, and builds all again.
+XTASK := cargo run --locked --quiet --bin xtask --
 
 .PHONY: help
 help: ## this list

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::process::{Child, Command};
 
+use crate::java::{self, Missing};
 use crate::ministack::free_port;
 
 /// Names the engine that tests use instead of the embedded one.
@@ -18,22 +19,9 @@ pub struct DynamoDbLocal {
     _process: Child,
 }
 
-pub enum Missing {
-    /// Java or Maven is not there.
-    Tools(String),
-    Broken(String),
-}
-
 impl DynamoDbLocal {
     pub async fn start(root: &Path) -> Result<Self, Missing> {
-        let setup = root.join("tools/dynamodb-local/setup");
-        let output = Command::new(setup).stdin(Stdio::null()).output().await;
-        let output = output.map_err(|error| Missing::Broken(error.to_string()))?;
-        if !output.status.success() {
-            let told = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let absent = output.status.code() == Some(3);
-            return Err(if absent { Missing::Tools(told) } else { Missing::Broken(told) });
-        }
+        java::set_up(root, "dynamodb-local").await?;
         let port = free_port();
         let process = Command::new("java")
             .current_dir(root.join(".tools/dynamodb-local"))

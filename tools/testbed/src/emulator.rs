@@ -12,8 +12,9 @@ use crate::ministack::free_port;
 
 /// A function behind the emulator; dropping it stops both.
 pub struct Emulator {
-    url: String,
-    _process: Child,
+    /// The address of the emulated Lambda service; its one function is called `function`.
+    pub endpoint: String,
+    process: Child,
 }
 
 impl Emulator {
@@ -40,10 +41,10 @@ impl Emulator {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| format!("the runtime emulator does not start: {error}"))?;
-        let url = format!("http://127.0.0.1:{port}/2015-03-31/functions/function/invocations");
+        let endpoint = format!("http://127.0.0.1:{port}");
         for _ in 0..200 {
             if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
-                return Ok(Self { url, _process: process });
+                return Ok(Self { endpoint, process });
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
@@ -51,13 +52,30 @@ impl Emulator {
     }
 
     pub async fn invoke(&self, event: &Value) -> Result<Value, String> {
-        let (url, body) = (self.url.clone(), event.to_string());
+        let url = format!("{}/2015-03-31/functions/function/invocations", self.endpoint);
+        let body = event.to_string();
         let call = move || -> Result<String, ureq::Error> {
             ureq::post(&url).send(body)?.body_mut().read_to_string()
         };
         let answer = tokio::task::spawn_blocking(call).await.map_err(|error| error.to_string())?;
         let answer = answer.map_err(|error| format!("the emulator does not answer: {error}"))?;
         serde_json::from_str(&answer).map_err(|_| format!("the function answered: {answer}"))
+    }
+}
+
+impl Emulator {
+    /// Kills the function's process, and nothing else, as `kill -9` does. False where none runs.
+    pub fn kill_function(&self) -> bool {
+        let Some(id) = self.process.id() else { return false };
+        // Any of its threads may have started it.
+        let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
+        let children: String = children.filter_map(Result::ok).collect();
+        let kill = |child: &str| {
+            let killed = std::process::Command::new("kill").args(["-9", child]).status();
+            killed.is_ok_and(|status| status.success())
+        };
+        children.split_whitespace().any(kill)
     }
 }
 

@@ -3,13 +3,17 @@
 
 pub mod catalog;
 pub mod engine;
+pub mod java;
 pub mod dynamodb_local;
+pub mod apache_kafka;
 pub mod ministack;
+pub mod programs;
 pub mod emulator;
 pub mod bed;
 pub mod deals;
 pub mod faults;
 pub mod functions;
 pub mod records;
+pub mod broker;
 pub mod samples;
 pub mod report;

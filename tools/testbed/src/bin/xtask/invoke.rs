@@ -2,8 +2,8 @@
 //! with the deals that the samples name; then what it left behind.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 
 use platform::clock;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use testbed::bed::Bed;
 use testbed::emulator::Emulator;
 use testbed::engine::Engine;
 use testbed::ministack::Ministack;
-use testbed::{report, samples};
+use testbed::{programs, report, samples};
 
 pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String> {
     let names: Vec<&str> = samples::functions().map(|each| each.name).collect();
@@ -62,7 +62,7 @@ pub struct Stack {
 
 impl Stack {
     pub async fn start(root: &Path, function: &str) -> Result<Self, String> {
-        let bootstrap = build(root, function)?;
+        let bootstrap = programs::build(root, function)?;
         let ministack = Ministack::start(root).await?;
         let engine = Engine::start().await;
         let bed = Bed::on(&engine.url(), &ministack.url, function).await;
@@ -82,16 +82,4 @@ impl Stack {
         let emulator = Emulator::start(root, &bootstrap, &env, Stdio::from(file)).await?;
         Ok(Self { bed, emulator, _ministack: ministack, _engine: engine })
     }
-}
-
-fn build(root: &Path, function: &str) -> Result<PathBuf, String> {
-    let status = Command::new(env!("CARGO"))
-        .current_dir(root)
-        .args(["build", "--locked", "--quiet", "--package", function])
-        .status()
-        .map_err(|error| format!("cargo does not start: {error}"))?;
-    if !status.success() {
-        return Err(format!("{function} does not build"));
-    }
-    Ok(root.join("target/debug").join(function))
 }

@@ -5,26 +5,48 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use testbed::dynamodb_local::{self, DynamoDbLocal, Missing};
+use testbed::apache_kafka::{self, ApacheKafka};
+use testbed::dynamodb_local::{self, DynamoDbLocal};
+use testbed::java::Missing;
 use testbed::ministack::{ENDPOINT_VARIABLE, Ministack};
 
 struct Tier {
     name: &'static str,
-    arguments: &'static [&'static str],
+    /// Test files; none stands for the tests beside the code.
+    files: Vec<String>,
 }
 
-const UNIT: Tier = Tier {
-    name: "unit (pure code and wire formats)",
-    arguments: &["--workspace", "--lib", "--bins"],
-};
-const ENGINE: Tier = Tier {
-    name: "engine (real DynamoDB engine, real SQS)",
-    arguments: &["--package", "testbed", "--test", "*", "--", "--show-output"],
-};
-const SECOND_ENGINE: Tier = Tier {
-    name: "store on Amazon's DynamoDB Local",
-    arguments: &["--package", "testbed", "--test", "store", "--test", "deposits"],
-};
+impl Tier {
+    fn arguments(&self) -> Vec<&str> {
+        // Always the whole workspace: a package alone has other features, and builds all again.
+        let mut arguments = vec!["--workspace"];
+        if self.files.is_empty() {
+            arguments.extend(["--lib", "--bins"]);
+        }
+        for file in &self.files {
+            arguments.extend(["--test", file]);
+        }
+        arguments
+    }
+}
+
+/// The tests that run on Kafka, beside those of the event source itself.
+const ON_KAFKA: &[&str] = &["kills"];
+/// The tests that ask Amazon's own engine too.
+const SECOND_ENGINE: &[&str] = &["store", "deposits"];
+
+/// The names of a package's test files.
+fn files_of(root: &Path, package: &str) -> Result<Vec<String>, String> {
+    let folder = root.join("tools").join(package).join("tests");
+    let entries = std::fs::read_dir(&folder);
+    let entries = entries.map_err(|error| format!("{}: {error}", folder.display()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let files = paths.filter(|path| path.extension().is_some_and(|kind| kind == "rs"));
+    let names = files.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    Ok(names)
+}
 
 #[derive(Default)]
 struct Counts {
@@ -55,15 +77,36 @@ impl Report {
 
 pub async fn run(root: &Path) -> Result<(), String> {
     let ministack = Ministack::start(root).await?;
+    let aws = (ENDPOINT_VARIABLE, ministack.url.as_str());
+    let (mut engine, mut kafka) =
+        (files_of(root, "testbed")?, files_of(root, "kafka-event-source")?);
+    kafka.extend(engine.extract_if(.., |file| ON_KAFKA.contains(&file.as_str())));
+    let second = SECOND_ENGINE.iter().map(|file| (*file).to_owned()).collect();
     let mut report = Report::default();
-    let servers = [(ENDPOINT_VARIABLE, ministack.url.as_str())];
-    for tier in [&UNIT, &ENGINE] {
-        println!("== {}", tier.name);
-        let begun = Instant::now();
-        let (counts, ended_well) = run_tier(root, tier, &servers)?;
-        report.add(tier, &counts, ended_well, begun);
+
+    let unit = Tier { name: "unit (pure code and wire formats)", files: Vec::new() };
+    report.run(root, &unit, &[aws])?;
+    report.run(root, &Tier { name: "real DynamoDB engine, real SQS", files: engine }, &[aws])?;
+    let embedded = Tier { name: "event source, embedded broker", files: kafka.clone() };
+    report.run(root, &embedded, &[aws])?;
+
+    let tier = Tier { name: "store on Amazon's DynamoDB Local", files: second };
+    match DynamoDbLocal::start(root).await {
+        Ok(engine) => {
+            let engine = (dynamodb_local::ENDPOINT_VARIABLE, engine.url.as_str());
+            report.run(root, &tier, &[aws, engine])?;
+        }
+        Err(missing) => report.skip(root, &tier, missing)?,
     }
-    second_engine(root, servers[0], &mut report).await?;
+    let tier = Tier { name: "event source, Apache Kafka", files: kafka };
+    match ApacheKafka::start(root).await {
+        Ok(kafka) => {
+            let brokers = (apache_kafka::BROKERS_VARIABLE, kafka.brokers.as_str());
+            report.run(root, &tier, &[aws, brokers])?;
+        }
+        Err(missing) => report.skip(root, &tier, missing)?,
+    }
+
     println!("\n{:<45} {:>6} {:>6} {:>7}", "tier", "passed", "failed", "skipped");
     println!("{}", report.table);
     let Counts { passed, failed, skipped } = report.total;
@@ -71,31 +114,34 @@ pub async fn run(root: &Path) -> Result<(), String> {
     if report.broken { Err("not all tests passed".to_owned()) } else { Ok(()) }
 }
 
-/// The store's tests once more, on Amazon's engine where there is Java. Where there is none, the run
-/// says so, and how many tests it left out.
-async fn second_engine(root: &Path, sqs: (&str, &str), report: &mut Report) -> Result<(), String> {
-    println!("== {}", SECOND_ENGINE.name);
-    let begun = Instant::now();
-    let engine = match DynamoDbLocal::start(root).await {
-        Ok(engine) => engine,
-        Err(Missing::Broken(reason)) => return Err(format!("DynamoDB Local: {reason}")),
-        Err(Missing::Tools(reason)) => {
-            let skipped = count_tests(root, &SECOND_ENGINE)?;
-            println!("SKIPPED: {skipped} tests on Amazon's DynamoDB Local, because {reason}.");
-            println!("SKIPPED: install Java 17 and Maven to run them.");
-            report.add(&SECOND_ENGINE, &Counts { skipped, ..Counts::default() }, true, begun);
-            return Ok(());
-        }
-    };
-    let servers = [sqs, (dynamodb_local::ENDPOINT_VARIABLE, engine.url.as_str())];
-    let (counts, ended_well) = run_tier(root, &SECOND_ENGINE, &servers)?;
-    report.add(&SECOND_ENGINE, &counts, ended_well, begun);
-    Ok(())
+impl Report {
+    fn run(&mut self, root: &Path, tier: &Tier, env: &[(&str, &str)]) -> Result<(), String> {
+        println!("== {}", tier.name);
+        let begun = Instant::now();
+        let (counts, ended_well) = run_tier(root, tier, env)?;
+        self.add(tier, &counts, ended_well, begun);
+        Ok(())
+    }
+
+    /// Where a tier cannot run, the report says so, and how many tests it left out.
+    fn skip(&mut self, root: &Path, tier: &Tier, missing: Missing) -> Result<(), String> {
+        let reason = match missing {
+            Missing::Broken(reason) => return Err(format!("{}: {reason}", tier.name)),
+            Missing::Tools(reason) => reason,
+        };
+        println!("== {}", tier.name);
+        let begun = Instant::now();
+        let skipped = count_tests(root, tier)?;
+        println!("SKIPPED: {skipped} tests of {:?}, because {reason}.", tier.name);
+        println!("SKIPPED: install Java 17 and Maven to run them.");
+        self.add(tier, &Counts { skipped, ..Counts::default() }, true, begun);
+        Ok(())
+    }
 }
 
 fn cargo_test(root: &Path, tier: &Tier) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command.current_dir(root).args(["test", "--locked", "--no-fail-fast"]).args(tier.arguments);
+    command.current_dir(root).args(["test", "--locked", "--no-fail-fast"]).args(tier.arguments());
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
@@ -108,7 +154,12 @@ fn count_tests(root: &Path, tier: &Tier) -> Result<u64, String> {
 }
 
 fn run_tier(root: &Path, tier: &Tier, env: &[(&str, &str)]) -> Result<(Counts, bool), String> {
-    let child = cargo_test(root, tier).envs(env.iter().copied()).spawn();
+    let mut command = cargo_test(root, tier);
+    // What a test measured is worth reading.
+    if !tier.files.is_empty() {
+        command.args(["--", "--show-output"]);
+    }
+    let child = command.envs(env.iter().copied()).spawn();
     let child = child.map_err(|error| format!("cargo does not start: {error}"))?;
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);

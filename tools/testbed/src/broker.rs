@@ -1,0 +1,115 @@
+//! A Kafka broker for tests and local runs: librdkafka's own, inside this process, or the one that the
+//! environment names. And workers' reports on their way into it.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{DefaultProducerContext, FutureProducer, FutureRecord};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde_json::Value;
+
+use crate::apache_kafka::BROKERS_VARIABLE;
+use crate::records::Record;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Broker {
+    pub brokers: String,
+    embedded: Option<MockCluster<'static, DefaultProducerContext>>,
+    producer: FutureProducer,
+}
+
+impl Broker {
+    /// The broker that the environment names, or an embedded one.
+    pub fn from_env() -> Self {
+        match std::env::var(BROKERS_VARIABLE) {
+            Ok(brokers) => Self::new(brokers, None),
+            Err(_) => {
+                let embedded = MockCluster::new(1).expect("an embedded broker starts");
+                Self::new(embedded.bootstrap_servers(), Some(embedded))
+            }
+        }
+    }
+
+    fn new(
+        brokers: String,
+        embedded: Option<MockCluster<'static, DefaultProducerContext>>,
+    ) -> Self {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &brokers).set("acks", "all").set("linger.ms", "5");
+        let producer = config.create().expect("a producer");
+        Self { brokers, embedded, producer }
+    }
+
+    pub fn kind(&self) -> &'static str {
+        if self.embedded.is_some() { "embedded broker" } else { "Apache Kafka" }
+    }
+
+    pub async fn create_topic(&self, topic: &str, partitions: i32) {
+        if let Some(embedded) = &self.embedded {
+            return embedded.create_topic(topic, partitions, 1).expect("a topic");
+        }
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.brokers);
+        let admin: AdminClient<DefaultClientContext> = config.create().expect("an admin");
+        let topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(1))
+            .set("message.timestamp.type", "LogAppendTime");
+        let made = admin.create_topics([&topic], &AdminOptions::new()).await.expect("an answer");
+        for topic in made {
+            topic.expect("the topic is made");
+        }
+    }
+
+    /// Sends a report as its worker would, with its headers.
+    pub async fn send(&self, topic: &str, partition: i32, record: &Record) {
+        let mut headers = OwnedHeaders::new();
+        for (name, value) in record.headers.as_array().into_iter().flatten().flat_map(fields) {
+            headers = headers.insert(Header { key: &name, value: Some(&value) });
+        }
+        let message = FutureRecord::to(topic)
+            .partition(partition)
+            .key(record.key.as_deref().unwrap_or_default())
+            .payload(&record.body)
+            .headers(headers);
+        self.producer.send(message, PATIENCE).await.expect("the broker takes it");
+    }
+
+    /// How far a group has committed, over all partitions, out of how much there is.
+    pub fn progress(&self, group: &str, topic: &str, partitions: i32) -> (i64, i64) {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.brokers).set("group.id", group);
+        let consumer: BaseConsumer = config.create().expect("a consumer");
+        let mut list = TopicPartitionList::new();
+        for partition in 0..partitions {
+            list.add_partition(topic, partition);
+        }
+        let seconds = Duration::from_secs(10);
+        let Ok(found) = consumer.committed_offsets(list, seconds) else { return (0, i64::MAX) };
+        let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { 0 };
+        let done = found.elements().iter().map(|each| offset(each.offset())).sum();
+        let end = |partition| {
+            let marks = consumer.fetch_watermarks(topic, partition, seconds);
+            marks.map_or(i64::MAX / 64, |(_, end)| end)
+        };
+        (done, (0..partitions).map(end).sum())
+    }
+}
+
+/// The name and bytes of a header in the form that Lambda gives it.
+fn fields(header: &Value) -> Vec<(String, Vec<u8>)> {
+    let bytes = |value: &Value| {
+        let bytes = value.as_array().into_iter().flatten().filter_map(Value::as_i64);
+        bytes.map(|byte| byte as u8).collect()
+    };
+    header
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.clone(), bytes(value)))
+        .collect()
+}

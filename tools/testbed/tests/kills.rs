@@ -1,0 +1,168 @@
+//! The event source and the function as real processes, killed in the middle of their work.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use domain::ids::DealId;
+use domain::money::Account;
+use domain::state::Status;
+use platform::clock;
+use testbed::bed::Bed;
+use testbed::broker::Broker;
+use testbed::emulator::Emulator;
+use testbed::engine::Engine;
+use testbed::records::{Deposit, Record, TOPIC};
+use testbed::{deals, ministack, programs};
+
+const DEALS: u32 = 120;
+/// Deposits of a deal: together they are its price.
+const PARTS: u32 = 5;
+const PART_NANO: i64 = 200_000_000;
+const PARTITIONS: i32 = 3;
+const KILLS: u32 = 10;
+const GROUP: &str = "cg-deposit-handler.deposit-confirmed";
+const PATIENCE: Duration = Duration::from_secs(180);
+
+struct Source(Child);
+
+impl Source {
+    fn start(root: &Path, program: &Path, brokers: &str, endpoint: &str) -> Self {
+        let mut log = std::fs::File::options();
+        let log = log.create(true).append(true).open(root.join("target/kills.log"));
+        let log = log.expect("a log");
+        let child = Command::new(program)
+            .current_dir(root)
+            .args(["run", "--brokers", brokers, "--endpoint", endpoint])
+            .args(["--template", "template.yaml", "--only", "DepositConfirmedFunction"])
+            .args(["--function", "DepositConfirmedFunction=function"])
+            .args([
+                "--parameter",
+                "KafkaClusterArn=arn:aws:kafka:us-east-1:000000000000:cluster/local/1",
+            ])
+            .args(["--parameter", "KafkaBatchSize=40"])
+            // A killed member is missed soon.
+            .args(["-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=500"])
+            .envs([("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")])
+            .env("AWS_REGION", "us-east-1")
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn();
+        Self(child.expect("the event source starts"))
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("it is killed");
+        self.0.wait().expect("it ends");
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn deal(number: u32) -> DealId {
+    DealId::from_u128(u128::from(number) + 1)
+}
+
+/// Every deposit twice, the second time from the other end.
+fn reports() -> Vec<(i32, Record)> {
+    let one = |number: u32| {
+        let mut body = Deposit::new(deal(number / PARTS), 0).amount(PART_NANO).body();
+        body["payload"]["tx_hash"] = format!("{:064x}", number + 1).into();
+        let record = Record::new(body.to_string().into_bytes()).at(clock::now());
+        ((number / PARTS) as i32 % PARTITIONS, record.key(&deal(number / PARTS).to_string()))
+    };
+    let all = DEALS * PARTS;
+    (0..all).chain((0..all).rev()).map(one).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let program = programs::build(&root, "kafka-event-source").expect("it builds");
+    let bootstrap = programs::build(&root, "deposit-confirmed").expect("it builds");
+    let aws = ministack::shared_endpoint();
+    let engine = Engine::start().await;
+    let bed = Bed::on(&engine.url(), &aws, "kills").await;
+    for number in 0..DEALS {
+        deals::open(&bed.store, deal(number), Status::AwaitingPayment).await;
+    }
+    let mut env: HashMap<String, String> = bed.env.clone();
+    for (name, value) in [
+        ("AWS_ENDPOINT_URL", aws.as_str()),
+        ("AWS_ENDPOINT_URL_DYNAMODB", &bed.dynamodb_url),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_LAMBDA_FUNCTION_TIMEOUT", "60"),
+    ] {
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    let function =
+        Emulator::start(&root, &bootstrap, &env, Stdio::null()).await.expect("it starts");
+    let broker = Broker::from_env();
+    broker.create_topic(TOPIC, PARTITIONS).await;
+    let reports = reports();
+    let sent = futures::future::join_all(
+        reports.iter().map(|(partition, record)| broker.send(TOPIC, *partition, record)),
+    );
+    sent.await;
+
+    let start = || Source::start(&root, &program, &broker.brokers, &function.endpoint);
+    let mut source = start();
+    let processed = async || bed.rows(&bed.config.tables.processed).await.len();
+    let begun = Instant::now();
+    let (mut last, mut kills, mut of_function) = (0, 0, 0);
+    loop {
+        assert!(begun.elapsed() < PATIENCE, "not done after {PATIENCE:?}; see target/kills.log");
+        let (done, all) = broker.progress(GROUP, TOPIC, PARTITIONS);
+        let now = processed().await;
+        // In the middle of a batch: something was applied since the last kill, and not all is done.
+        if kills < KILLS && now > last {
+            if kills % 2 == 0 {
+                source.kill();
+                source = start();
+                kills += 1;
+            } else if function.kill_function() {
+                of_function += 1;
+                kills += 1;
+            }
+            last = now;
+            continue;
+        }
+        if done == all && kills == KILLS {
+            break;
+        }
+        assert!(done < all || kills == KILLS, "all was done before {KILLS} kills: {kills}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(source);
+
+    let (mut effects, mut external) = (0, 0);
+    for number in 0..DEALS {
+        let found = bed.sound_deal(deal(number)).await;
+        assert_eq!((found.status, found.refunds.len()), (Status::Funded, 0));
+        effects += found.deposits.len();
+        let facts = bed.journal(deal(number)).await;
+        let postings = facts.iter().flat_map(|fact| &fact.postings);
+        let of_chain = postings.filter(|posting| posting.account == Account::ExternalTon);
+        external += of_chain.map(|posting| i128::from(posting.amount.get())).sum::<i128>();
+    }
+    let deposits = (DEALS * PARTS) as usize;
+    println!(
+        "{}: {} records in, {kills} kills ({of_function} of the function), {effects} effects, lost {}, double {}",
+        broker.kind(),
+        reports.len(),
+        deposits.saturating_sub(effects),
+        effects.saturating_sub(deposits),
+    );
+    assert_eq!(effects, deposits);
+    assert_eq!(external, -i128::from(PART_NANO) * deposits as i128);
+    assert_eq!(bed.letters().await.len(), 0);
+    assert!(of_function > 0, "the function was never killed");
+}
