@@ -9,7 +9,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .PHONY: test
-test: tools-ministack ## all tests, with the servers they need
+test: tools-ministack tools-sam ## all tests, with the servers they need
 	$(XTASK) test
 
 .PHONY: demo
@@ -21,6 +21,15 @@ invoke: tools-ministack tools-sam ## one function on one event: FUNCTION=deposit
 	@if [ -z "$(FUNCTION)" ] || [ -z "$(EVENT)" ]; then \
 	  echo "usage: make invoke FUNCTION=deposit-confirmed EVENT=events/deposit-confirmed/confirmed.json"; exit 2; fi
 	$(XTASK) invoke "$(FUNCTION)" "$(EVENT)"
+
+.PHONY: up send down
+up: tools-ministack tools-sam ## the real template deployed on this machine, with Kafka behind it
+	$(XTASK) up
+send: ## a sample's records onto that Kafka: EVENT=events/deposit-confirmed/confirmed.json
+	@if [ -z "$(EVENT)" ]; then echo "usage: make send EVENT=events/deposit-confirmed/confirmed.json"; exit 2; fi
+	$(XTASK) send "$(EVENT)"
+down: ## stops what `make up` started
+	$(XTASK) down
 
 .PHONY: check
 check: ## formatting, lints, generated files, template

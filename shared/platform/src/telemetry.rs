@@ -153,11 +153,19 @@ fn lines(counts: &BTreeMap<(String, &'static str), Count>, service: &str) -> Vec
         for (name, count) in &metrics {
             line.insert((*name).to_owned(), (*count).into());
         }
+        let mut directives = vec![
+            json!({"Namespace": namespace, "Dimensions": [dimensions], "Metrics": definitions}),
+        ];
+        // One alarm hears of all functions: it is counted under no dimension too.
+        if metrics.iter().any(|(name, _)| *name == CRITICAL) {
+            let definition = json!({"Name": CRITICAL, "Unit": "Count"});
+            let none: [[&str; 0]; 1] = [[]];
+            directives
+                .push(json!({"Namespace": namespace, "Dimensions": none, "Metrics": [definition]}));
+        }
         let directive = json!({
             "Timestamp": crate::clock::now().as_millis(),
-            "CloudWatchMetrics": [
-                {"Namespace": namespace, "Dimensions": [dimensions], "Metrics": definitions}
-            ],
+            "CloudWatchMetrics": directives,
         });
         line.insert("_aws".to_owned(), directive);
         Value::Object(line)
@@ -175,10 +183,14 @@ mod tests {
         metrics.count("worker.events.duplicate", "");
         metrics.count("worker.events.duplicate", "");
         metrics.count("worker.dlq.messages", "topic=escrow.confirmations.dlq");
+        metrics.count(CRITICAL, "");
         let lines = lines(&metrics.counts.lock().unwrap(), "deposit-confirmed");
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0]["worker.events.duplicate"], 2);
         assert_eq!(lines[0]["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0], json!(["service"]));
+        let of_all = &lines[0]["_aws"]["CloudWatchMetrics"][1];
+        assert_eq!((&of_all["Dimensions"], lines[0][CRITICAL].as_u64()), (&json!([[]]), Some(1)));
+        assert!(lines[1]["_aws"]["CloudWatchMetrics"][1].is_null());
         assert_eq!(lines[1]["worker.dlq.messages"], 1);
         assert_eq!(lines[1]["topic"], "escrow.confirmations.dlq");
         let definition = &lines[1]["_aws"]["CloudWatchMetrics"][0];

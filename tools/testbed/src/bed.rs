@@ -77,6 +77,31 @@ impl Bed {
         Self { clients, env, config, store, dynamodb_url: dynamodb_url.to_owned() }
     }
 
+    /// The tables of a deployed stack.
+    pub fn deployed(endpoint: &str, prefix: &str) -> Self {
+        let clients = Clients {
+            dynamodb: engine::client(endpoint),
+            sqs: ministack::sqs(endpoint),
+            secrets: ministack::secrets(endpoint),
+        };
+        let table = |name: &str| format!("{prefix}-{name}");
+        let queue = |name: &str| format!("{endpoint}/000000000000/{prefix}-{name}");
+        let env = HashMap::from([
+            ("DEALS_TABLE".to_owned(), table("deals")),
+            ("JOURNAL_TABLE".to_owned(), table("journal")),
+            ("PROCESSED_TABLE".to_owned(), table("processed")),
+            ("OUTBOX_TABLE".to_owned(), table("outbox")),
+            ("OPERATIONS_TABLE".to_owned(), table("operations")),
+            ("RETRY_QUEUE_URL".to_owned(), queue("deal-transition-retry")),
+            ("DLQ_URL".to_owned(), queue("deal-transition-dlq")),
+            ("DOORBELL_QUEUE_URL".to_owned(), queue("outbox-doorbell.fifo")),
+            ("WORKER_SECRET_ID".to_owned(), format!("{prefix}/worker-signing-key")),
+        ]);
+        let config = Config::read(&env).expect("the settings are complete");
+        let store = Store::new(clients.dynamodb.clone(), config.tables.clone());
+        Self { clients, env, config, store, dynamodb_url: endpoint.to_owned() }
+    }
+
     pub async fn deal(&self, id: DealId) -> Option<Loaded> {
         let request = self.clients.dynamodb.get_item().table_name(&self.config.tables.deals);
         let key = AttributeValue::S(id.to_string());

@@ -28,12 +28,19 @@ impl Broker {
     /// The broker that the environment names, or an embedded one.
     pub fn from_env() -> Self {
         match std::env::var(BROKERS_VARIABLE) {
-            Ok(brokers) => Self::new(brokers, None),
-            Err(_) => {
-                let embedded = MockCluster::new(1).expect("an embedded broker starts");
-                Self::new(embedded.bootstrap_servers(), Some(embedded))
-            }
+            Ok(brokers) => Self::at(brokers),
+            Err(_) => Self::embedded(),
         }
+    }
+
+    pub fn embedded() -> Self {
+        let embedded = MockCluster::new(1).expect("an embedded broker starts");
+        Self::new(embedded.bootstrap_servers(), Some(embedded))
+    }
+
+    /// One that runs elsewhere.
+    pub fn at(brokers: String) -> Self {
+        Self::new(brokers, None)
     }
 
     fn new(
@@ -75,6 +82,7 @@ impl Broker {
             .partition(partition)
             .key(record.key.as_deref().unwrap_or_default())
             .payload(&record.body)
+            .timestamp(record.recorded_at_ms)
             .headers(headers);
         self.producer.send(message, PATIENCE).await.expect("the broker takes it");
     }

@@ -39,11 +39,7 @@ impl Ministack {
         let log =
             std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let process = Command::new(program)
-            .env("BIND_HOST", "127.0.0.1")
-            .env("GATEWAY_PORT", port.to_string())
-            .env("AWS_ENDPOINT_URL", &url)
-            .env("SFTP_ENABLED", "0")
-            .env("IOT_MTLS_ENABLED", "0")
+            .envs(environment(port))
             .stdin(Stdio::null())
             .stderr(log.try_clone().map_err(|error| error.to_string())?)
             .stdout(log)
@@ -68,6 +64,29 @@ impl Ministack {
         }
         Err("ministack did not answer within 60 s; see target/ministack.log".to_owned())
     }
+}
+
+/// What it is started with: on the loopback interface, and so that its functions find it.
+pub fn environment(port: u16) -> [(&'static str, String); 5] {
+    [
+        ("BIND_HOST", "127.0.0.1".to_owned()),
+        ("GATEWAY_PORT", port.to_string()),
+        ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
+        ("SFTP_ENABLED", "0".to_owned()),
+        ("IOT_MTLS_ENABLED", "0".to_owned()),
+    ]
+}
+
+/// Waits for one that somebody else started.
+pub async fn until_ready(port: u16) -> Result<(), String> {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(60) {
+        if answers(port).await {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Err(format!("ministack did not answer on port {port} within 60 s"))
 }
 
 async fn answers(port: u16) -> bool {

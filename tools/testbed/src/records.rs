@@ -242,6 +242,22 @@ impl Record {
         record.signed_by(WATCHER, &signature, RECORDED_AT_MS)
     }
 
+    /// The records of a Lambda event.
+    pub fn of_event(event: &Value) -> Vec<Self> {
+        let partitions = event["records"].as_object().into_iter().flatten();
+        let entries = partitions.flat_map(|(_, records)| records.as_array().into_iter().flatten());
+        let decoded = |value: &Value| STANDARD.decode(value.as_str()?).ok();
+        let read = |entry: &Value| Self {
+            topic: entry["topic"].as_str().unwrap_or_default().to_owned(),
+            body: decoded(&entry["value"]).unwrap_or_default(),
+            key: decoded(&entry["key"]).and_then(|key| String::from_utf8(key).ok()),
+            headers: entry["headers"].clone(),
+            offset: entry["offset"].as_i64().unwrap_or_default(),
+            recorded_at_ms: entry["timestamp"].as_i64().unwrap_or_default(),
+        };
+        entries.map(read).collect()
+    }
+
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.to_owned());
         self

@@ -10,6 +10,8 @@ mod demo;
 mod diagram;
 #[path = "xtask/invoke.rs"]
 mod invoke;
+#[path = "xtask/stack.rs"]
+mod stack;
 #[path = "xtask/tests.rs"]
 mod tests;
 
@@ -21,7 +23,11 @@ const USAGE: &str = "usage:
   xtask diagram [--check]             make docs/state-machine.md, or see that it is in step
   xtask catalog                       what the code says about functions, settings and tables
   xtask invoke FUNCTION EVENT         run a function's real bootstrap on an event file
-  xtask demo                          the money path, with duplicates, forgeries and retries";
+  xtask demo                          the money path, with duplicates, forgeries and retries
+  xtask up                            the template deployed on ministack, with Kafka behind it
+  xtask send EVENT                    an event file's records, onto that Kafka
+  xtask down                          stops what `up` started
+  xtask broker FILE                   the embedded broker alone; its address goes to the file";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -42,6 +48,10 @@ async fn main() -> ExitCode {
         }
         ["invoke", function, event] => invoke::run(&root, function, event).await,
         ["demo"] => demo::run(&root).await,
+        ["up"] => stack::up(&root).await.map(drop),
+        ["down"] => stack::down(&root),
+        ["send", event] => stack::send(&root, event).await,
+        ["broker", address] => stack::broker(Path::new(address)).await,
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -82,7 +82,15 @@ pub fn all() -> Vec<Sample> {
 /// Brings about what an event of a function is about: the deals that it names and, where it comes
 /// from the retry queue, the letter.
 pub async fn seed(bed: &Bed, function: &str, event: &Value) {
-    let named = deals_of(event);
+    seed_deals(bed, &deals_of(event)).await;
+    if event["Records"].to_string().contains("letter_id") {
+        let function = functions().find(|each| each.name == function).expect("it has a queue");
+        seed_letter(bed, function).await;
+    }
+}
+
+/// Opens those of the samples' deals that are named.
+pub async fn seed_deals(bed: &Bed, named: &[DealId]) {
     let own = [
         (AWAITING, Status::AwaitingPayment),
         (CANCELLED, Status::Cancelled),
@@ -97,10 +105,6 @@ pub async fn seed(bed: &Bed, function: &str, event: &Value) {
     }
     if named.contains(&PAID_OUT) {
         deals::open_paid_out(&bed.store, PAID_OUT).await;
-    }
-    if event["Records"].to_string().contains("letter_id") {
-        let function = functions().find(|each| each.name == function).expect("it has a queue");
-        seed_letter(bed, function).await;
     }
 }
 

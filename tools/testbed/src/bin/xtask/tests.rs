@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use super::stack;
 use testbed::apache_kafka::{self, ApacheKafka};
 use testbed::dynamodb_local::{self, DynamoDbLocal};
 use testbed::java::Missing;
@@ -30,8 +31,12 @@ impl Tier {
     }
 }
 
+/// Endpoint and brokers of the deployed stack, for its tests.
+const STACK_VARIABLE: &str = "ESCROW_TEST_STACK";
 /// The tests that run on Kafka, beside those of the event source itself.
 const ON_KAFKA: &[&str] = &["kills"];
+/// The tests that want the template deployed.
+const DEPLOYED: &[&str] = &["deployed"];
 /// The tests that ask Amazon's own engine too.
 const SECOND_ENGINE: &[&str] = &["store", "deposits"];
 
@@ -81,6 +86,7 @@ pub async fn run(root: &Path) -> Result<(), String> {
     let (mut engine, mut kafka) =
         (files_of(root, "testbed")?, files_of(root, "kafka-event-source")?);
     kafka.extend(engine.extract_if(.., |file| ON_KAFKA.contains(&file.as_str())));
+    let deployed = engine.extract_if(.., |file| DEPLOYED.contains(&file.as_str())).collect();
     let second = SECOND_ENGINE.iter().map(|file| (*file).to_owned()).collect();
     let mut report = Report::default();
 
@@ -106,6 +112,15 @@ pub async fn run(root: &Path) -> Result<(), String> {
         }
         Err(missing) => report.skip(root, &tier, missing)?,
     }
+
+    let stack = stack::up(root).await?;
+    let named = format!("{},{}", stack.endpoint, stack.brokers);
+    let tier = Tier { name: "the template, deployed", files: deployed };
+    let ran = report.run(root, &tier, &[aws, (STACK_VARIABLE, &named)]);
+    if stack.is_ours {
+        stack::down(root)?;
+    }
+    ran?;
 
     println!("\n{:<45} {:>6} {:>6} {:>7}", "tier", "passed", "failed", "skipped");
     println!("{}", report.table);
