@@ -12,6 +12,10 @@ help: ## this list
 test: tools-ministack tools-sam ## all tests, with the servers they need
 	$(XTASK) test
 
+.PHONY: test-deployed
+test-deployed: tools-ministack tools-sam ## the real template, built and deployed by SAM on this machine, and driven
+	$(XTASK) test-deployed
+
 .PHONY: demo
 demo: tools-ministack tools-sam ## the money path for real, with trouble, and the books at the end
 	$(XTASK) demo

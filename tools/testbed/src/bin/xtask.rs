@@ -19,6 +19,7 @@ use testbed::samples;
 
 const USAGE: &str = "usage:
   xtask test                          all tests, with the servers they need
+  xtask test-deployed                 the template deployed on ministack, and driven
   xtask events [--check]              make the files in events/, or see that they are in step
   xtask diagram [--check]             make docs/state-machine.md, or see that it is in step
   xtask catalog                       what the code says about functions, settings and tables
@@ -36,6 +37,7 @@ async fn main() -> ExitCode {
     let root = root();
     let done = match words.as_slice() {
         ["test"] => tests::run(&root).await,
+        ["test-deployed"] => tests::run_deployed(&root).await,
         ["events"] => made().iter().try_for_each(|file| file.write(&root)),
         ["events", "--check"] => {
             made().iter().try_for_each(|file| file.check(&root, "make events"))

@@ -185,7 +185,8 @@ async fn start_all(start: &mut Start<'_>) -> Result<(), String> {
     println!("starting the broker");
     let address = root.join(".local/brokers");
     let _ = std::fs::remove_file(&address);
-    let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
+    // Not the program that runs: a build may have replaced it.
+    let mut command = Command::new(programs::build(root, "xtask")?);
     command.arg("broker").arg(&address);
     let broker = start.spawn("broker", command)?;
     start.state.brokers = until_written(&address, &broker).await?;
