@@ -6,18 +6,14 @@ XTASK := cargo run --locked --quiet --bin xtask --
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+)[a-z -]*:.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .PHONY: test
 test: tools-ministack tools-sam ## all tests, with the servers they need
 	$(XTASK) test
 
-.PHONY: test-deployed
-test-deployed: tools-ministack tools-sam ## the real template, built and deployed by SAM on this machine, and driven
-	$(XTASK) test-deployed
-
 .PHONY: demo
-demo: tools-ministack tools-sam ## the money path for real, with trouble, and the books at the end
+demo: tools-ministack tools-sam ## deals by the hundred on the deployed template, with trouble, and the books at the end
 	$(XTASK) demo
 
 .PHONY: invoke
@@ -26,14 +22,18 @@ invoke: tools-ministack tools-sam ## one function on one event: FUNCTION=deposit
 	  echo "usage: make invoke FUNCTION=deposit-confirmed EVENT=events/deposit-confirmed/confirmed.json"; exit 2; fi
 	$(XTASK) invoke "$(FUNCTION)" "$(EVENT)"
 
-.PHONY: up send down
-up: tools-ministack tools-sam ## the real template deployed on this machine, with Kafka behind it
+.PHONY: deploy-local up send down
+deploy-local up: tools-ministack tools-sam ## the real template deployed on this machine, with Kafka behind it; again: what changed
 	$(XTASK) up
 send: ## a sample's records onto that Kafka: EVENT=events/deposit-confirmed/confirmed.json
 	@if [ -z "$(EVENT)" ]; then echo "usage: make send EVENT=events/deposit-confirmed/confirmed.json"; exit 2; fi
 	$(XTASK) send "$(EVENT)"
 down: ## stops what `make up` started
 	$(XTASK) down
+
+.PHONY: stories
+stories: tools-ministack tools-sam ## tells tools/testbed/stories on the deployed template, and writes down what comes of it
+	$(XTASK) stories
 
 .PHONY: check
 check: ## formatting, lints, generated files, template

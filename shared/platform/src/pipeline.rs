@@ -82,7 +82,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 7] = [
+    pub const ALL: [Self; 7] = [
         Self::Applied,
         Self::Duplicate,
         Self::Parked,
@@ -92,7 +92,7 @@ impl Outcome {
         Self::Forwarded,
     ];
 
-    const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Applied => "applied",
             Self::Duplicate => "duplicate",

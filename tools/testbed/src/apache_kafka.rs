@@ -13,35 +13,54 @@ pub const BROKERS_VARIABLE: &str = "ESCROW_TEST_KAFKA_BROKERS";
 /// 22 characters of base64, as Kafka wants it.
 const CLUSTER_ID: &str = "escrowLocalClusterAAAA";
 
-/// A running broker; dropping it stops it and removes what it kept.
+/// A running broker; dropping it stops it, and removes what it kept unless somebody named the folder.
 pub struct ApacheKafka {
     pub brokers: String,
     port: u16,
     root: PathBuf,
     folder: PathBuf,
+    is_kept: bool,
     process: Option<Child>,
 }
 
 impl ApacheKafka {
+    /// A new one.
     pub async fn start(root: &Path) -> Result<Self, Missing> {
+        let name = format!("escrow-kafka-{}-{}", std::process::id(), free_port());
+        Self::start_in(root, &std::env::temp_dir().join(name), false).await
+    }
+
+    /// The one that was in this folder before, or a new one; what it keeps stays there.
+    pub async fn resume_in(root: &Path, folder: &Path) -> Result<Self, Missing> {
+        Self::start_in(root, folder, true).await
+    }
+
+    async fn start_in(root: &Path, folder: &Path, is_kept: bool) -> Result<Self, Missing> {
         java::set_up(root, "apache-kafka").await?;
-        let (port, controller_port) = (free_port(), free_port());
-        let folder =
-            std::env::temp_dir().join(format!("escrow-kafka-{}-{port}", std::process::id()));
         let broken = |error: std::io::Error| Missing::Broken(error.to_string());
-        std::fs::create_dir_all(&folder).map_err(broken)?;
-        let settings = root.join("tools/apache-kafka/server.properties");
-        let settings = std::fs::read_to_string(settings).map_err(broken)?;
-        let settings = settings
-            .replace("CONTROLLER_PORT", &controller_port.to_string())
-            .replace("PORT", &port.to_string())
-            .replace("FOLDER", &folder.display().to_string());
-        std::fs::write(folder.join("server.properties"), settings).map_err(broken)?;
+        std::fs::create_dir_all(folder).map_err(broken)?;
+        let path = folder.join("server.properties");
+        if !path.exists() {
+            let settings = root.join("tools/apache-kafka/server.properties");
+            let settings = std::fs::read_to_string(settings).map_err(broken)?;
+            let settings = settings
+                .replace("CONTROLLER_PORT", &free_port().to_string())
+                .replace("PORT", &free_port().to_string())
+                .replace("FOLDER", &folder.display().to_string());
+            std::fs::write(&path, settings).map_err(broken)?;
+        }
+        let settings = std::fs::read_to_string(&path).map_err(broken)?;
+        let address = settings.lines().find_map(|line| line.split_once("PLAINTEXT://"));
+        let brokers = address.and_then(|(_, rest)| rest.split(',').next()).unwrap_or_default();
+        let port = brokers.rsplit(':').next().and_then(|port| port.parse().ok());
+        let port =
+            port.ok_or_else(|| Missing::Broken(format!("{} names no port", path.display())))?;
         let mut kafka = Self {
-            brokers: format!("127.0.0.1:{port}"),
+            brokers: brokers.to_owned(),
             port,
             root: root.to_owned(),
-            folder,
+            folder: folder.to_owned(),
+            is_kept,
             process: None,
         };
         kafka.format()?;
@@ -99,6 +118,17 @@ impl ApacheKafka {
         Err(Missing::Broken("Kafka did not listen within 60 s; see target/kafka.log".to_owned()))
     }
 
+    /// Waits until it ends by itself, or by somebody else's hand.
+    pub async fn ended(&mut self) -> String {
+        loop {
+            let ended = self.process.as_mut().and_then(|process| process.try_wait().ok().flatten());
+            if let Some(status) = ended {
+                return status.to_string();
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
     /// Kills it as `kill -9` does.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
@@ -111,6 +141,8 @@ impl ApacheKafka {
 impl Drop for ApacheKafka {
     fn drop(&mut self) {
         self.kill();
-        let _ = std::fs::remove_dir_all(&self.folder);
+        if !self.is_kept {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
     }
 }

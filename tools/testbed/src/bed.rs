@@ -9,6 +9,7 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use domain::deal::Deal;
 use domain::fact::Fact;
 use domain::ids::DealId;
+use domain::key::Key;
 use platform::aws::Clients;
 use platform::catalog::RESULT_FUNCTIONS;
 use platform::config::Config;
@@ -110,6 +111,24 @@ impl Bed {
             .expect("the engine answers")
             .item
             .map(|item| rows::deal_from_item(item).expect("reads"))
+    }
+
+    /// All deals, as their rows have them.
+    pub async fn deals(&self) -> Vec<Deal> {
+        let request = self.clients.dynamodb.scan().table_name(&self.config.tables.deals);
+        let request = request.consistent_read(true).into_paginator().items();
+        let items = request.send().collect::<Result<Vec<_>, _>>().await;
+        let items = items.expect("the engine answers").into_iter();
+        items.map(|item| rows::deal_from_item(item).expect("reads").deal).collect()
+    }
+
+    /// What the row of a key says came of it; None where there is no row.
+    pub async fn result_of(&self, key: &Key) -> Option<String> {
+        let request = self.clients.dynamodb.get_item().table_name(&self.config.tables.processed);
+        let name = AttributeValue::S(key.as_str().to_owned());
+        let answer = request.key("idempotency_key", name).consistent_read(true).send().await;
+        let item = answer.expect("the engine answers").item?;
+        item.get("result")?.as_s().ok().cloned()
     }
 
     pub async fn journal(&self, id: DealId) -> Vec<Fact> {

@@ -1,12 +1,15 @@
 //! A Kafka broker for tests and local runs: librdkafka's own, inside this process, or the one that the
 //! environment names. And workers' reports on their way into it.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{DefaultProducerContext, FutureProducer, FutureRecord};
@@ -17,11 +20,14 @@ use crate::apache_kafka::BROKERS_VARIABLE;
 use crate::records::Record;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 pub struct Broker {
     pub brokers: String,
     embedded: Option<MockCluster<'static, DefaultProducerContext>>,
     producer: FutureProducer,
+    /// Looks at a group's offsets without joining it.
+    observers: Mutex<BTreeMap<String, Arc<BaseConsumer>>>,
 }
 
 impl Broker {
@@ -50,7 +56,7 @@ impl Broker {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &brokers).set("acks", "all").set("linger.ms", "5");
         let producer = config.create().expect("a producer");
-        Self { brokers, embedded, producer }
+        Self { brokers, embedded, producer, observers: Mutex::default() }
     }
 
     pub fn kind(&self) -> &'static str {
@@ -58,17 +64,26 @@ impl Broker {
     }
 
     pub async fn create_topic(&self, topic: &str, partitions: i32) {
+        let settings = [("message.timestamp.type", "LogAppendTime")];
+        self.create_topic_with(topic, partitions, &settings).await;
+    }
+
+    /// One that is there already stays as it is. The embedded broker knows no settings.
+    pub async fn create_topic_with(&self, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
         if let Some(embedded) = &self.embedded {
             return embedded.create_topic(topic, partitions, 1).expect("a topic");
         }
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.brokers);
         let admin: AdminClient<DefaultClientContext> = config.create().expect("an admin");
-        let topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(1))
-            .set("message.timestamp.type", "LogAppendTime");
+        let topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
         let made = admin.create_topics([&topic], &AdminOptions::new()).await.expect("an answer");
         for topic in made {
-            topic.expect("the topic is made");
+            match topic {
+                Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                Err((topic, error)) => panic!("{topic} cannot be made: {error}"),
+            }
         }
     }
 
@@ -89,23 +104,41 @@ impl Broker {
 
     /// How far a group has committed, over all partitions, out of how much there is.
     pub fn progress(&self, group: &str, topic: &str, partitions: i32) -> (i64, i64) {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.brokers).set("group.id", group);
-        let consumer: BaseConsumer = config.create().expect("a consumer");
+        let consumer = self.observer(group);
         let mut list = TopicPartitionList::new();
         for partition in 0..partitions {
             list.add_partition(topic, partition);
         }
-        let seconds = Duration::from_secs(10);
-        let Ok(found) = consumer.committed_offsets(list, seconds) else { return (0, i64::MAX) };
+        let Ok(found) = consumer.committed_offsets(list, ANSWER_WITHIN) else {
+            return (0, i64::MAX);
+        };
         let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { 0 };
         let done = found.elements().iter().map(|each| offset(each.offset())).sum();
-        let end = |partition| {
-            let marks = consumer.fetch_watermarks(topic, partition, seconds);
-            marks.map_or(i64::MAX / 64, |(_, end)| end)
-        };
-        (done, (0..partitions).map(end).sum())
+        (done, end_of(&consumer, topic, partitions))
     }
+
+    /// How many records a topic ever got.
+    pub fn end_of(&self, topic: &str, partitions: i32) -> i64 {
+        end_of(&self.observer("observer"), topic, partitions)
+    }
+
+    fn observer(&self, group: &str) -> Arc<BaseConsumer> {
+        let mut observers = self.observers.lock().expect("no panic under it");
+        let observer = observers.entry(group.to_owned()).or_insert_with(|| {
+            let mut config = ClientConfig::new();
+            config.set("bootstrap.servers", &self.brokers).set("group.id", group);
+            Arc::new(config.create().expect("a consumer"))
+        });
+        observer.clone()
+    }
+}
+
+fn end_of(consumer: &BaseConsumer, topic: &str, partitions: i32) -> i64 {
+    let end = |partition| {
+        let marks = consumer.fetch_watermarks(topic, partition, ANSWER_WITHIN);
+        marks.map_or(i64::MAX / 64, |(_, end)| end)
+    };
+    (0..partitions).map(end).sum()
 }
 
 /// The name and bytes of a header in the form that Lambda gives it.

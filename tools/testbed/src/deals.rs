@@ -18,7 +18,7 @@ use domain::time::Timestamp;
 use domain::ton::{Address, TxHash};
 use platform::store::{Committed, Loaded, Store};
 
-use crate::records::RECORDED_AT_MS;
+use crate::records::{self, RECORDED_AT_MS};
 
 pub const ADVERTISER: ActorId = ActorId(1001);
 pub const OWNER: ActorId = ActorId(2002);
@@ -53,8 +53,7 @@ pub fn sender() -> Address {
 
 /// The transaction that funds a seeded deal: another one for each deal.
 pub fn seed_tx(deal: DealId) -> TxHash {
-    let hash = Fingerprint::of(&[("seed", &deal.to_string())]).to_string();
-    TxHash::parse(&hash).expect("a fingerprint is a hash")
+    records::tx(deal, "seed")
 }
 
 /// Published long enough before the samples that their final verification is in time.

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use domain::ids::DealId;
+use domain::key::Fingerprint;
 use domain::time::Timestamp;
 use domain::ton::{Address, TxHash};
 use platform::signature;
@@ -22,7 +23,7 @@ pub const RECORDED_AT_MS: i64 = 1_736_949_600_000;
 /// A deposit report; change its fields before it is signed.
 pub struct Deposit {
     pub deal: DealId,
-    pub tx: u8,
+    pub tx: TxHash,
     pub amount: Value,
     pub confirmations: Value,
     pub from: Address,
@@ -33,12 +34,18 @@ impl Deposit {
     pub fn new(deal: DealId, tx: u8) -> Self {
         Self {
             deal,
-            tx,
+            tx: TxHash::from_bytes([tx; 32]),
             amount: deals::PRICE.get().into(),
             confirmations: 3.into(),
             from: deals::sender(),
             to: deals::deposit_address(),
         }
+    }
+
+    /// As transaction number `part` of the deal's own.
+    pub fn part(mut self, part: u32) -> Self {
+        self.tx = tx(self.deal, &format!("deposit {part}"));
+        self
     }
 
     pub fn amount(mut self, nano: i64) -> Self {
@@ -51,7 +58,7 @@ impl Deposit {
             "event_type": "DEPOSIT_CONFIRMED",
             "deal_id": self.deal.to_string(),
             "payload": {
-                "tx_hash": TxHash::from_bytes([self.tx; 32]).to_string(),
+                "tx_hash": self.tx.to_string(),
                 "amount_nano": self.amount,
                 "confirmations": self.confirmations,
                 "from_address": self.from.to_friendly(true),
@@ -63,6 +70,12 @@ impl Deposit {
     pub fn record(&self) -> Record {
         Record::new(self.body().to_string().into_bytes()).key(&self.deal.to_string())
     }
+}
+
+/// A transaction that only this deal has.
+pub fn tx(deal: DealId, what: &str) -> TxHash {
+    let hash = Fingerprint::of(&[("deal", &deal.to_string()), ("what", what)]).to_string();
+    TxHash::parse(&hash).expect("a fingerprint is a hash")
 }
 
 /// A worker's report of any type, signed by the worker that may report it.
@@ -85,8 +98,12 @@ pub fn report(event_type: &str, deal: Option<DealId>, payload: &Value) -> Record
 }
 
 pub fn payout(deal: DealId, tx: u8) -> Record {
+    payout_by(deal, TxHash::from_bytes([tx; 32]))
+}
+
+pub fn payout_by(deal: DealId, tx: TxHash) -> Record {
     let payload = json!({
-        "tx_hash": TxHash::from_bytes([tx; 32]).to_string(),
+        "tx_hash": tx.to_string(),
         "amount_nano": deals::SHARE.get(),
         "commission_nano": deals::COMMISSION.get(),
         "to_address": deals::payout_address().to_friendly(true),
@@ -96,8 +113,12 @@ pub fn payout(deal: DealId, tx: u8) -> Record {
 }
 
 pub fn refund(deal: DealId, tx: u8, amount: i64) -> Record {
+    refund_by(deal, TxHash::from_bytes([tx; 32]), amount)
+}
+
+pub fn refund_by(deal: DealId, tx: TxHash, amount: i64) -> Record {
     let payload = json!({
-        "tx_hash": TxHash::from_bytes([tx; 32]).to_string(),
+        "tx_hash": tx.to_string(),
         "amount_nano": amount,
         "to_address": deals::sender().to_friendly(true),
         "confirmations": 3,
@@ -131,12 +152,21 @@ pub fn failed_publication(deal: DealId, attempt: Option<u32>) -> Record {
 }
 
 pub fn final_verification(deal: DealId) -> Record {
+    verdict(deal, deals::CONTENT_HASH)
+}
+
+/// The final check of a post that is another by now.
+pub fn edited_verification(deal: DealId) -> Record {
+    verdict(deal, &deals::CONTENT_HASH.replace("2c", "ed"))
+}
+
+fn verdict(deal: DealId, content_hash: &str) -> Record {
     let payload = json!({
         "verified": true,
         "message_id": deals::MESSAGE_ID,
         "checks_passed": 5,
         "checks_failed": 0,
-        "final_content_hash": deals::CONTENT_HASH,
+        "final_content_hash": content_hash,
     });
     report("VERIFICATION_RESULT", Some(deal), &payload)
 }

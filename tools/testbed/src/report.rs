@@ -19,15 +19,7 @@ pub fn ton(amount: Nano) -> String {
 
 pub fn deal(deal: &Deal) -> String {
     let mut text = format!("deal {}  {}  version {}\n", deal.id, deal.status, deal.version);
-    let balances = [
-        ("price", deal.terms.price),
-        ("escrow", deal.escrow),
-        ("payable", deal.payable),
-        ("refundable", deal.refundable),
-    ];
-    for (name, amount) in balances {
-        text += &format!("  {name:<11} {}\n", ton(amount));
-    }
+    text += &balances(deal);
     for (name, at) in [("deadline", deal.deadline_at), ("settle by", deal.settlement_due_at)] {
         if let Some(at) = at {
             text += &format!("  {name:<11} {}\n", clock::to_text(at));
@@ -38,6 +30,21 @@ pub fn deal(deal: &Deal) -> String {
         let (amount, returned) = (ton(deposit.amount), ton(deposit.returned));
         text += &format!("  deposit     {}…  {amount}, returned {returned}\n", &tx[..12]);
     }
+    text
+}
+
+/// What a deal owes and is owed.
+pub fn balances(deal: &Deal) -> String {
+    let mut text = String::new();
+    let balances = [
+        ("price", deal.terms.price),
+        ("escrow", deal.escrow),
+        ("payable", deal.payable),
+        ("refundable", deal.refundable),
+    ];
+    for (name, amount) in balances {
+        text += &format!("  {name:<11} {}\n", ton(amount));
+    }
     for order in &deal.refunds {
         let state = if order.settled.is_some() { "settled" } else { "open" };
         text += &format!("  refund {:<4} {}  {state}\n", order.number, ton(order.amount));
@@ -47,14 +54,17 @@ pub fn deal(deal: &Deal) -> String {
 
 pub fn journal(facts: &[Fact]) -> String {
     let mut text = String::from("journal\n");
-    for fact in facts {
-        let from = fact.from.map_or("-", |status| status.name());
-        let (word, to) = (fact.event_type, fact.to.name());
-        text += &format!("  {:>3}  {word:<18} {from} → {to}\n", fact.seq);
-        for posting in &fact.postings {
-            let account = posting.account.to_string();
-            text += &format!("         {account:<50} {:>18}\n", ton(posting.amount));
-        }
+    text.extend(facts.iter().map(fact));
+    text
+}
+
+pub fn fact(fact: &Fact) -> String {
+    let from = fact.from.map_or("-", |status| status.name());
+    let (word, to) = (fact.event_type, fact.to.name());
+    let mut text = format!("  {:>3}  {word:<18} {from} → {to}\n", fact.seq);
+    for posting in &fact.postings {
+        let account = posting.account.to_string();
+        text += &format!("         {account:<50} {:>18}\n", ton(posting.amount));
     }
     text
 }

@@ -72,10 +72,8 @@ fn deal(number: u32) -> DealId {
 /// Every deposit twice, the second time from the other end.
 fn reports() -> Vec<(i32, Record)> {
     let one = |number: u32| {
-        let mut body = Deposit::new(deal(number / PARTS), 0).amount(PART_NANO).body();
-        body["payload"]["tx_hash"] = format!("{:064x}", number + 1).into();
-        let record = Record::new(body.to_string().into_bytes()).at(clock::now());
-        ((number / PARTS) as i32 % PARTITIONS, record.key(&deal(number / PARTS).to_string()))
+        let deposit = Deposit::new(deal(number / PARTS), 0).part(number % PARTS).amount(PART_NANO);
+        ((number / PARTS) as i32 % PARTITIONS, deposit.record().at(clock::now()))
     };
     let all = DEALS * PARTS;
     (0..all).chain((0..all).rev()).map(one).collect()

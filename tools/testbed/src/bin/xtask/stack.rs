@@ -1,74 +1,41 @@
-//! `make up` and `make down`: the real template deployed by the real SAM CLI on ministack, a broker,
-//! and the event source between them. They run on after `up` and are stopped by `down`, by their pids.
+//! `make deploy-local`, `make up` and `make down`: the real template deployed by the real SAM CLI on an
+//! emulator of AWS, a broker, and the event source between them. They run on until `down` stops them;
+//! what runs already is left alone, and what ended is started again.
 
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use aws_sdk_dynamodb::types::TimeToLiveSpecification;
-use platform::clock;
+use domain::state::Status;
 use serde_json::{Value, json};
+use testbed::apache_kafka::ApacheKafka;
 use testbed::bed::Bed;
 use testbed::broker::Broker;
-use testbed::records::Record;
-use testbed::{engine, ministack, programs, records, report, samples};
+use testbed::deployed::{PARTITIONS, PREFIX, TOPICS};
+use testbed::java::Missing;
+use testbed::{engine, ministack, programs, records, samples};
+
+use crate::process::{self, Running};
+use crate::sam::{self, CLUSTER_ARN};
 
 /// Where LocalStack and its like listen.
 const PORT: u16 = 4566;
-const PREFIX: &str = "escrow";
-pub const CLUSTER_ARN: &str = "arn:aws:kafka:us-east-1:000000000000:cluster/local/1";
-const TOPICS: &[&str] = &["escrow.confirmations", "delivery.results", "reconciliation.triggers"];
-const PARTITIONS: i32 = 3;
+/// Names the emulator to use, where somebody else runs one.
+const ENDPOINT_VARIABLE: &str = "ENDPOINT";
+/// Which broker to start.
+const KAFKA_VARIABLE: &str = "KAFKA";
 
-/// What `up` left running.
-#[derive(Clone)]
+/// What runs, and what is deployed there.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct State {
     pub endpoint: String,
+    /// `embedded` or `apache`.
+    pub kafka: String,
     pub brokers: String,
-    /// False where somebody had it up already.
-    pub is_ours: bool,
+    /// What the deployed functions were built from.
+    deployed: String,
     processes: Vec<Running>,
-}
-
-/// A process, and when it began: a pid alone may be somebody else's by now.
-#[derive(Clone)]
-struct Running {
-    name: String,
-    pid: u32,
-    began: u64,
-}
-
-impl Running {
-    fn is_alive(&self) -> bool {
-        began(self.pid) == Some(self.began)
-    }
-
-    /// Ends it and all that it started.
-    fn stop(&self) {
-        for (signal, patience) in
-            [("-TERM", Duration::from_secs(10)), ("-KILL", Duration::from_secs(5))]
-        {
-            if !self.is_alive() {
-                return;
-            }
-            let group = format!("-{}", self.pid);
-            let _ =
-                Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status();
-            let begun = Instant::now();
-            while self.is_alive() && begun.elapsed() < patience {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        }
-    }
-}
-
-/// In clock ticks since the machine started; None for a process that is gone, or a zombie.
-fn began(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    if fields.first() == Some(&"Z") { None } else { fields.get(19)?.parse().ok() }
 }
 
 impl State {
@@ -76,7 +43,7 @@ impl State {
         root.join(".local/stack.json")
     }
 
-    fn read(root: &Path) -> Option<Self> {
+    pub fn read(root: &Path) -> Option<Self> {
         let state: Value = serde_json::from_slice(&std::fs::read(Self::path(root)).ok()?).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let running = |value: &Value| {
@@ -85,8 +52,9 @@ impl State {
         };
         Some(Self {
             endpoint: text(&state["endpoint"])?,
+            kafka: text(&state["kafka"])?,
             brokers: text(&state["brokers"])?,
-            is_ours: false,
+            deployed: text(&state["deployed"])?,
             processes: state["processes"].as_array()?.iter().filter_map(running).collect(),
         })
     }
@@ -98,195 +66,238 @@ impl State {
             .map(|each| json!({"name": each.name, "pid": each.pid, "began": each.began}));
         let state = json!({
             "endpoint": self.endpoint,
+            "kafka": self.kafka,
             "brokers": self.brokers,
+            "deployed": self.deployed,
             "processes": processes.collect::<Vec<_>>(),
         });
         let path = Self::path(root);
         std::fs::write(&path, format!("{state:#}\n"))
             .map_err(|error| format!("{}: {error}", path.display()))
     }
+
+    fn is_up(&self) -> bool {
+        !self.brokers.is_empty()
+            && self.processes.iter().any(|each| each.name == "event-source")
+            && self.processes.iter().all(Running::is_alive)
+    }
 }
 
-/// Starts everything, or nothing: what was begun is stopped again if something fails.
+/// What is up, if all of it is.
+pub fn running(root: &Path) -> Option<State> {
+    State::read(root).filter(State::is_up)
+}
+
+/// The stack, for as long as it is wanted: dropped, it is stopped again, unless it was up before.
+pub struct Lease<'a> {
+    root: &'a Path,
+    pub state: State,
+    ends: bool,
+}
+
+impl<'a> Lease<'a> {
+    pub async fn take(root: &'a Path) -> Result<Self, String> {
+        let begun = Instant::now();
+        let before = State::read(root);
+        let ends = !before.as_ref().is_some_and(State::is_up);
+        let mut lease = Self { root, state: before.unwrap_or_default(), ends };
+        lease.state = bring_up(root, lease.state.clone()).await?;
+        println!("up after {} s\n", begun.elapsed().as_secs());
+        Ok(lease)
+    }
+
+    /// Leaves it running.
+    pub fn keep(&mut self) {
+        self.ends = false;
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if self.ends
+            && let Err(error) = down(self.root)
+        {
+            eprintln!("not all is stopped: {error}");
+        }
+    }
+}
+
+pub async fn up(root: &Path) -> Result<(), String> {
+    let mut lease = Lease::take(root).await?;
+    lease.keep();
+    tell(&lease.state);
+    Ok(())
+}
+
+async fn bring_up(root: &Path, before: State) -> Result<State, String> {
+    std::fs::create_dir_all(root.join(".local")).map_err(|error| error.to_string())?;
+    let wanted = std::env::var(KAFKA_VARIABLE).ok().filter(|text| !text.is_empty());
+    let wanted = wanted.as_deref().unwrap_or("embedded");
+    if !["embedded", "apache"].contains(&wanted) {
+        return Err(format!("{KAFKA_VARIABLE}={wanted} is unknown: embedded or apache"));
+    }
+    if !before.kafka.is_empty() && before.kafka != wanted {
+        let is = &before.kafka;
+        return Err(format!("the stack is up with KAFKA={is}: run `make down` first"));
+    }
+    let mut start = Start { root, state: State { kafka: wanted.to_owned(), ..before } };
+    start.sweep();
+    start.emulator().await?;
+    start.broker().await?;
+    start.deploy().await?;
+    start.event_source().await?;
+    Ok(start.state)
+}
+
 struct Start<'a> {
     root: &'a Path,
     state: State,
-    done: bool,
 }
 
 impl Start<'_> {
-    fn spawn(&mut self, name: &str, mut command: Command) -> Result<Running, String> {
-        let log = self.root.join(format!(".local/{name}.log"));
-        let file =
-            std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let copy = file.try_clone().map_err(|error| error.to_string())?;
-        command.stdin(Stdio::null()).stdout(file).stderr(copy).process_group(0);
-        let child = command.spawn().map_err(|error| format!("{name} does not start: {error}"))?;
-        let began = began(child.id())
-            .ok_or_else(|| format!("{name} ended at once; see .local/{name}.log"))?;
-        let running = Running { name: name.to_owned(), pid: child.id(), began };
+    fn alive(&self, name: &str) -> bool {
+        self.state.processes.iter().any(|each| each.name == name)
+    }
+
+    /// Forgets what ended, and what is left of it.
+    fn sweep(&mut self) {
+        let ended = self.state.processes.extract_if(.., |each| !each.is_alive());
+        for process in ended {
+            println!("the {} of before has ended", process.name);
+            process.stop();
+        }
+    }
+
+    fn spawn(&mut self, name: &str, command: Command) -> Result<Running, String> {
+        let running = Running::start(self.root, name, command)?;
         self.state.processes.push(running.clone());
         self.state.write(self.root)?;
         Ok(running)
     }
-}
 
-impl Drop for Start<'_> {
-    fn drop(&mut self) {
-        if !self.done {
-            self.state.processes.iter().rev().for_each(Running::stop);
-            let _ = std::fs::remove_file(State::path(self.root));
+    fn stop(&mut self, name: &str) {
+        let stopped = self.state.processes.extract_if(.., |each| each.name == name);
+        stopped.for_each(|each| each.stop());
+    }
+
+    async fn emulator(&mut self) -> Result<(), String> {
+        if let Some(endpoint) =
+            std::env::var(ENDPOINT_VARIABLE).ok().filter(|text| !text.is_empty())
+        {
+            if self.state.endpoint != endpoint {
+                println!("using the emulator at {endpoint}");
+                self.state.deployed.clear();
+            }
+            self.state.endpoint = endpoint;
+            return Ok(());
         }
-    }
-}
-
-pub async fn up(root: &Path) -> Result<State, String> {
-    if let Some(state) = State::read(root) {
-        if state.processes.iter().all(Running::is_alive) {
-            println!("the stack is up already");
-            tell(&state);
-            return Ok(state);
+        let ours = format!("http://127.0.0.1:{PORT}");
+        if self.alive("ministack") && self.state.endpoint == ours {
+            return Ok(());
         }
-        println!("parts of an earlier stack are left; stopping them");
-        down(root)?;
+        if std::net::TcpListener::bind(("127.0.0.1", PORT)).is_err() {
+            return Err(format!(
+                "port {PORT} is taken. If it is an emulator of AWS that you want to use, say so:\n  \
+                 {ENDPOINT_VARIABLE}={ours} make up\notherwise stop it, and run this again"
+            ));
+        }
+        println!("starting ministack on port {PORT}");
+        self.state.deployed.clear();
+        self.state.endpoint = ours;
+        let mut command = Command::new(self.root.join(".tools/ministack/bin/ministack"));
+        command.envs(ministack::environment(PORT));
+        self.spawn("ministack", command)?;
+        ministack::until_ready(PORT).await
     }
-    if std::net::TcpListener::bind(("127.0.0.1", PORT)).is_err() {
-        return Err(format!(
-            "port {PORT} is taken, by LocalStack or another emulator perhaps: stop it, then run `make up` again"
-        ));
+
+    async fn broker(&mut self) -> Result<(), String> {
+        if self.alive("broker") {
+            return Ok(());
+        }
+        println!("starting the broker ({})", self.state.kafka);
+        let address = self.root.join(".local/brokers");
+        let _ = std::fs::remove_file(&address);
+        // Not the program that runs: a build may have replaced it.
+        let mut command = Command::new(programs::build(self.root, "xtask")?);
+        command.arg("broker").arg(&self.state.kafka).arg(&address);
+        let broker = self.spawn("broker", command)?;
+        let brokers = until_written(&address, &broker).await?;
+        if self.state.brokers != brokers {
+            self.stop("event-source");
+        }
+        self.state.brokers = brokers;
+        Ok(())
     }
-    std::fs::create_dir_all(root.join(".local")).map_err(|error| error.to_string())?;
-    let endpoint = format!("http://127.0.0.1:{PORT}");
-    let state = State { endpoint, brokers: String::new(), is_ours: true, processes: Vec::new() };
-    let mut start = Start { root, state, done: false };
-    let begun = Instant::now();
-    tokio::select! {
-        done = start_all(&mut start) => done?,
-        _ = tokio::signal::ctrl_c() => return Err("interrupted; all that was begun is stopped".to_owned()),
+
+    async fn deploy(&mut self) -> Result<(), String> {
+        let built = sam::build(self.root).await?;
+        if self.state.deployed != built {
+            println!("deploying the template to {}", self.state.endpoint);
+            self.stop("event-source");
+            sam::deploy(self.root, &self.state.endpoint, PREFIX).await?;
+            finish_deploy(&self.state.endpoint).await?;
+            self.state.deployed = built;
+            self.state.write(self.root)?;
+        }
+        seed(&self.state.endpoint).await;
+        Ok(())
     }
-    start.done = true;
-    println!("up after {} s\n", begun.elapsed().as_secs());
-    tell(&start.state);
-    Ok(start.state.clone())
-}
 
-async fn start_all(start: &mut Start<'_>) -> Result<(), String> {
-    let root = start.root;
-    println!("building the functions and the event source");
-    let source = programs::build(root, "kafka-event-source")?;
-    sam(root, "sam-build", &["build", "--template", "template.yaml"]).await?;
-
-    println!("starting ministack on port {PORT}");
-    let mut command = Command::new(root.join(".tools/ministack/bin/ministack"));
-    command.envs(ministack::environment(PORT));
-    start.spawn("ministack", command)?;
-    ministack::until_ready(PORT).await?;
-
-    println!("starting the broker");
-    let address = root.join(".local/brokers");
-    let _ = std::fs::remove_file(&address);
-    // Not the program that runs: a build may have replaced it.
-    let mut command = Command::new(programs::build(root, "xtask")?);
-    command.arg("broker").arg(&address);
-    let broker = start.spawn("broker", command)?;
-    start.state.brokers = until_written(&address, &broker).await?;
-
-    println!("deploying the template");
-    let deploy = [
-        "deploy",
-        "--template",
-        ".aws-sam/build/template.yaml",
-        "--stack-name",
-        PREFIX,
-        "--resolve-s3",
-        "--capabilities",
-        "CAPABILITY_IAM",
-        "CAPABILITY_NAMED_IAM",
-        "CAPABILITY_AUTO_EXPAND",
-        "--no-confirm-changeset",
-        "--no-fail-on-empty-changeset",
-        "--no-progressbar",
-        "--parameter-overrides",
-        &format!("KafkaClusterArn={CLUSTER_ARN}"),
-        "DeletionProtection=false",
-    ];
-    sam(root, "sam-deploy", &deploy).await?;
-    finish_deploy(&start.state.endpoint).await?;
-
-    println!("starting the event source");
-    let mut command = Command::new(source);
-    command
-        .current_dir(root)
-        .args(["run", "--template", "template.yaml"])
-        .args(["--brokers", &start.state.brokers, "--endpoint", &start.state.endpoint])
-        .args(["--parameter", &format!("KafkaClusterArn={CLUSTER_ARN}")])
-        .envs(credentials());
-    let source = start.spawn("event-source", command)?;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    if source.is_alive() {
-        start.state.write(root)
-    } else {
-        Err("the event source ended at once; see .local/event-source.log".to_owned())
+    async fn event_source(&mut self) -> Result<(), String> {
+        if self.alive("event-source") {
+            return Ok(());
+        }
+        println!("starting the event source");
+        let mut command = Command::new(programs::build(self.root, "kafka-event-source")?);
+        command
+            .current_dir(self.root)
+            .args(["run", "--template", "template.yaml"])
+            .args(["--brokers", &self.state.brokers, "--endpoint", &self.state.endpoint])
+            .args(["--parameter", &format!("KafkaClusterArn={CLUSTER_ARN}")])
+            // A killed one is missed soon.
+            .args(["-X", "session.timeout.ms=6000"])
+            .envs(sam::credentials());
+        let source = self.spawn("event-source", command)?;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        if source.is_alive() {
+            self.state.write(self.root)
+        } else {
+            Err("the event source ended at once; see .local/event-source.log".to_owned())
+        }
     }
 }
 
 async fn until_written(path: &Path, by: &Running) -> Result<String, String> {
-    for _ in 0..200 {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(120) {
         match std::fs::read_to_string(path) {
             Ok(text) if !text.is_empty() => return Ok(text),
             _ if !by.is_alive() => break,
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
-    Err(format!("the {} is not ready; see .local/{}.log", by.name, by.name))
-}
-
-fn credentials() -> [(&'static str, &'static str); 3] {
-    [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "us-east-1")]
-}
-
-/// The SAM CLI, against ministack, with the light profile; what it says goes to a log.
-async fn sam(root: &Path, name: &str, arguments: &[&str]) -> Result<(), String> {
-    let tools = root.join(".tools/sam/bin");
-    let path = std::env::var("PATH").unwrap_or_default();
-    let log = root.join(format!(".local/{name}.log"));
-    let file =
-        std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-    let copy = file.try_clone().map_err(|error| error.to_string())?;
-    let status = tokio::process::Command::new(tools.join("sam"))
-        .current_dir(root)
-        .args(arguments)
-        .env("PATH", format!("{}:{path}", tools.display()))
-        .envs(credentials())
-        .env("AWS_DEFAULT_REGION", "us-east-1")
-        .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{PORT}"))
-        .env("SAM_CLI_TELEMETRY", "0")
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
-        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-        .stdin(Stdio::null())
-        .stdout(file)
-        .stderr(copy)
-        .kill_on_drop(true)
-        .status()
-        .await
-        .map_err(|error| format!("sam does not start: {error}: run `tools/setup sam`"))?;
-    if status.success() {
-        return Ok(());
-    }
-    let told = std::fs::read_to_string(&log).unwrap_or_default();
-    let lines: Vec<&str> = told.lines().collect();
-    let last = lines[lines.len().saturating_sub(15)..].join("\n");
-    Err(format!("{last}\n`sam {}` failed; all of it is in .local/{name}.log", arguments[0]))
+    // It says why it ended.
+    let told = path.with_file_name(format!("{}.log", by.name));
+    let told = std::fs::read_to_string(told).unwrap_or_default();
+    Err(format!("{}the {} is not ready; see .local/{}.log", told, by.name, by.name))
 }
 
 /// What ministack leaves out, and the secrets that the samples are signed with.
 async fn finish_deploy(endpoint: &str) -> Result<(), String> {
-    let ttl = TimeToLiveSpecification::builder().attribute_name("expires_at").enabled(true).build();
-    let ttl = ttl.map_err(|error| error.to_string())?;
-    let table = format!("{PREFIX}-processed");
-    let request = engine::client(endpoint).update_time_to_live().table_name(table);
-    request.time_to_live_specification(ttl).send().await.map_err(|error| format!("{error:?}"))?;
+    for table in ["processed", "operations"] {
+        let ttl = TimeToLiveSpecification::builder().attribute_name("expires_at").enabled(true);
+        let ttl = ttl.build().map_err(|error| error.to_string())?;
+        let request = engine::client(endpoint).update_time_to_live();
+        let request = request.table_name(format!("{PREFIX}-{table}"));
+        let answer = request.time_to_live_specification(ttl).send().await;
+        if let Err(error) = answer {
+            let told = format!("{:?}", error.as_service_error());
+            // A second deploy finds it on.
+            if !told.contains("already enabled") {
+                return Err(format!("the TTL of {table} cannot be set: {told}"));
+            }
+        }
+    }
     let secrets = ministack::secrets(endpoint);
     for (name, value) in
         [("worker-signing-key", records::SECRET), ("internal-api-key", records::API_KEY)]
@@ -320,9 +331,25 @@ async fn poll_queues(endpoint: &str) -> Result<(), String> {
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?
 }
 
+/// The deals that the files in `events/` speak of.
+async fn seed(endpoint: &str) {
+    let bed = Bed::deployed(endpoint, PREFIX);
+    let own = [samples::AWAITING, samples::CANCELLED, samples::SECOND, samples::PAID_OUT];
+    let mut new = 0;
+    for deal in own.into_iter().chain(Status::ALL.map(samples::deal_in)) {
+        if bed.deal(deal).await.is_none() {
+            samples::seed_deals(&bed, &[deal]).await;
+            new += u32::from(bed.deal(deal).await.is_some());
+        }
+    }
+    if new > 0 {
+        println!("{new} deals opened for the files in events/");
+    }
+}
+
 fn tell(state: &State) {
     println!("AWS      {}   (any credentials, us-east-1)", state.endpoint);
-    println!("Kafka    {}", state.brokers);
+    println!("Kafka    {}   ({})", state.brokers, state.kafka);
     println!("logs     .local/*.log");
     println!("\nnext: make send EVENT=events/deposit-confirmed/confirmed.json");
     println!("      make down");
@@ -337,65 +364,46 @@ pub fn down(root: &Path) -> Result<(), String> {
         process.stop();
         println!("stopped  {}", process.name);
     }
+    let _ = std::fs::remove_dir_all(root.join(KAFKA_FOLDER));
     std::fs::remove_file(State::path(root)).map_err(|error| error.to_string())
 }
 
-/// The embedded broker, as a process of its own: it says where it is, and stays.
-pub async fn broker(address: &Path) -> Result<(), String> {
-    let broker = Broker::embedded();
+/// What the reference broker keeps while the stack is up.
+const KAFKA_FOLDER: &str = ".local/kafka";
+/// The verdict on a post comes a day after it: here the workers' clock is theirs to move.
+const TOPIC_SETTINGS: &[(&str, &str)] =
+    &[("message.timestamp.type", "CreateTime"), ("message.timestamp.after.max.ms", "604800000")];
+
+/// A broker as a process of its own: it says where it is, and stays until it is stopped.
+pub async fn broker(root: &Path, kind: &str, address: &Path) -> Result<(), String> {
+    let mut apache = None;
+    let broker = match kind {
+        "embedded" => Broker::embedded(),
+        "apache" => {
+            let kafka = ApacheKafka::resume_in(root, &root.join(KAFKA_FOLDER)).await;
+            let kafka = kafka.map_err(|missing| match missing {
+                Missing::Broken(told) => told,
+                Missing::Tools(told) => {
+                    format!("KAFKA=apache needs Java 17 and Maven: {told}\nwithout: make demo\n")
+                }
+            })?;
+            let brokers = kafka.brokers.clone();
+            apache = Some(kafka);
+            Broker::at(brokers)
+        }
+        _ => return Err(format!("{kind} is no broker")),
+    };
     for topic in TOPICS {
-        broker.create_topic(topic, PARTITIONS).await;
+        broker.create_topic_with(topic, PARTITIONS, TOPIC_SETTINGS).await;
     }
     std::fs::write(address, &broker.brokers).map_err(|error| error.to_string())?;
-    std::future::pending::<()>().await;
-    Ok(())
-}
-
-/// `make send`: puts the records of a sample event on Kafka, as their workers would, and shows what
-/// the deployed functions made of them.
-pub async fn send(root: &Path, path: &str) -> Result<(), String> {
-    let state = State::read(root).filter(|state| state.processes.iter().all(Running::is_alive));
-    let state = state.ok_or("the stack is not up: run `make up` first")?;
-    let text = std::fs::read_to_string(root.join(path))
-        .map_err(|error| format!("EVENT={path} cannot be read: {error}; samples are in events/"))?;
-    let event: Value = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
-    let records = Record::of_event(&event);
-    if records.is_empty() {
-        return Err(format!("{path} has no Kafka records: only those can be sent"));
-    }
-    let function = path.trim_start_matches("events/").split('/').next().unwrap_or_default();
-    let bed = Bed::deployed(&state.endpoint, PREFIX);
-    for deal in samples::deals_of(&event) {
-        if bed.deal(deal).await.is_none() {
-            samples::seed_deals(&bed, &[deal]).await;
-        }
-    }
-    let broker = Broker::at(state.brokers);
-    for record in &records {
-        // Freshness is measured from the record's own time, which is now.
-        broker.send(&record.topic, 0, &record.clone().at(clock::now())).await;
-    }
-    println!("{} records sent to {}", records.len(), records[0].topic);
-    let claimed = samples::functions().find(|each| each.name == function);
-    for source in claimed.iter().flat_map(|function| function.sources) {
-        let begun = Instant::now();
-        loop {
-            let (done, all) = broker.progress(source.consumer_group, source.topic, PARTITIONS);
-            if done >= all {
-                break;
+    tokio::select! {
+        () = process::interrupted() => Ok(()),
+        ended = async {
+            match &mut apache {
+                Some(kafka) => kafka.ended().await,
+                None => std::future::pending().await,
             }
-            if begun.elapsed() > Duration::from_secs(60) {
-                return Err("not done after a minute; see .local/event-source.log".to_owned());
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        } => Err(format!("Kafka ended: {ended}; see target/kafka.log")),
     }
-    for deal in samples::deals_of(&event) {
-        if bed.deal(deal).await.is_some() {
-            println!("\n{}", report::deal(&bed.sound_deal(deal).await));
-            println!("{}", report::journal(&bed.journal(deal).await));
-        }
-    }
-    println!("{}", report::letters(&bed.rows(&bed.config.tables.operations).await));
-    Ok(())
 }

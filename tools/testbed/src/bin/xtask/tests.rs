@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::stack;
+use crate::stack::{Lease, State};
 use testbed::apache_kafka::{self, ApacheKafka};
+use testbed::deployed::STACK_VARIABLE;
 use testbed::dynamodb_local::{self, DynamoDbLocal};
 use testbed::java::Missing;
 use testbed::ministack::{ENDPOINT_VARIABLE, Ministack};
@@ -31,12 +32,10 @@ impl Tier {
     }
 }
 
-/// Endpoint and brokers of the deployed stack, for its tests.
-const STACK_VARIABLE: &str = "ESCROW_TEST_STACK";
 /// The tests that run on Kafka, beside those of the event source itself.
 const ON_KAFKA: &[&str] = &["kills"];
 /// The tests that want the template deployed.
-const DEPLOYED: &[&str] = &["deployed"];
+const DEPLOYED: &[&str] = &["stories"];
 /// The tests that ask Amazon's own engine too.
 const SECOND_ENGINE: &[&str] = &["store", "deposits"];
 
@@ -86,8 +85,7 @@ pub async fn run(root: &Path) -> Result<(), String> {
     let (mut engine, mut kafka) =
         (files_of(root, "testbed")?, files_of(root, "kafka-event-source")?);
     kafka.extend(engine.extract_if(.., |file| ON_KAFKA.contains(&file.as_str())));
-    // They have a run of their own.
-    engine.retain(|file| !DEPLOYED.contains(&file.as_str()));
+    let deployed = engine.extract_if(.., |file| DEPLOYED.contains(&file.as_str())).collect();
     let second = SECOND_ENGINE.iter().map(|file| (*file).to_owned()).collect();
     let mut report = Report::default();
 
@@ -114,6 +112,11 @@ pub async fn run(root: &Path) -> Result<(), String> {
         Err(missing) => report.skip(root, &tier, missing)?,
     }
 
+    let tier = Tier { name: "stories, on the deployed template", files: deployed };
+    let stack = Lease::take(root).await?;
+    report.run(root, &tier, &[aws, (STACK_VARIABLE, &named(&stack.state))])?;
+    drop(stack);
+
     println!("\n{:<45} {:>6} {:>6} {:>7}", "tier", "passed", "failed", "skipped");
     println!("{}", report.table);
     let Counts { passed, failed, skipped } = report.total;
@@ -121,22 +124,19 @@ pub async fn run(root: &Path) -> Result<(), String> {
     if report.broken { Err("not all tests passed".to_owned()) } else { Ok(()) }
 }
 
-/// The tests on the deployed template: it is deployed for them, unless it is up already.
-pub async fn run_deployed(root: &Path) -> Result<(), String> {
-    let ministack = Ministack::start(root).await?;
-    let aws = (ENDPOINT_VARIABLE, ministack.url.as_str());
-    let stack = stack::up(root).await?;
-    let named = format!("{},{}", stack.endpoint, stack.brokers);
+/// Tells the stories anew and writes down what they tell, for `git diff` to show what changed.
+pub async fn renew_stories(root: &Path) -> Result<(), String> {
+    let stack = Lease::take(root).await?;
+    let named = named(&stack.state);
     let files = DEPLOYED.iter().map(|file| (*file).to_owned()).collect();
-    let tier = Tier { name: "the template, deployed", files };
-    let mut report = Report::default();
-    let ran = report.run(root, &tier, &[aws, (STACK_VARIABLE, &named)]);
-    if stack.is_ours {
-        stack::down(root)?;
-    }
-    ran?;
-    println!("{}", report.table);
-    if report.broken { Err("not all tests passed".to_owned()) } else { Ok(()) }
+    let env = [(STACK_VARIABLE, named.as_str()), ("ESCROW_RENEW_STORIES", "1")];
+    let tier = Tier { name: "stories, written down anew", files };
+    let (_, ended_well) = run_tier(root, &tier, &env)?;
+    if ended_well { Ok(()) } else { Err("not all stories could be told".to_owned()) }
+}
+
+fn named(state: &State) -> String {
+    format!("{},{}", state.endpoint, state.brokers)
 }
 
 impl Report {
@@ -183,6 +183,10 @@ fn run_tier(root: &Path, tier: &Tier, env: &[(&str, &str)]) -> Result<(Counts, b
     // What a test measured is worth reading.
     if !tier.files.is_empty() {
         command.args(["--", "--show-output"]);
+    }
+    // Stories tell of every letter that there is: one at a time.
+    if env.iter().any(|(name, _)| *name == STACK_VARIABLE) {
+        command.arg("--test-threads=1");
     }
     let child = command.envs(env.iter().copied()).spawn();
     let child = child.map_err(|error| format!("cargo does not start: {error}"))?;

@@ -4,64 +4,65 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-#[path = "xtask/demo.rs"]
 mod demo;
-#[path = "xtask/diagram.rs"]
 mod diagram;
-#[path = "xtask/invoke.rs"]
 mod invoke;
-#[path = "xtask/stack.rs"]
+mod process;
+mod sam;
+mod send;
 mod stack;
-#[path = "xtask/tests.rs"]
 mod tests;
 
 use testbed::samples;
 
 const USAGE: &str = "usage:
   xtask test                          all tests, with the servers they need
-  xtask test-deployed                 the template deployed on ministack, and driven
+  xtask stories                       tell the stories, and write down what they told
   xtask events [--check]              make the files in events/, or see that they are in step
   xtask diagram [--check]             make docs/state-machine.md, or see that it is in step
   xtask catalog                       what the code says about functions, settings and tables
   xtask invoke FUNCTION EVENT         run a function's real bootstrap on an event file
-  xtask demo                          the money path, with duplicates, forgeries and retries
-  xtask up                            the template deployed on ministack, with Kafka behind it
+  xtask demo                          deals by the hundred on the deployed template, with trouble
+  xtask up                            the template deployed on ministack, with Kafka behind it;
+                                      KAFKA=apache for Apache Kafka, ENDPOINT=URL for your emulator
   xtask send EVENT                    an event file's records, onto that Kafka
   xtask down                          stops what `up` started
-  xtask broker FILE                   the embedded broker alone; its address goes to the file";
+  xtask broker KIND FILE              a broker alone; its address goes to the file
+  xtask worker BROKERS FILE           sends the records in the file, one after the other";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let root = root();
-    let done = match words.as_slice() {
-        ["test"] => tests::run(&root).await,
-        ["test-deployed"] => tests::run_deployed(&root).await,
-        ["events"] => made().iter().try_for_each(|file| file.write(&root)),
-        ["events", "--check"] => {
-            made().iter().try_for_each(|file| file.check(&root, "make events"))
-        }
-        ["diagram"] => diagram::page().write(&root),
-        ["diagram", "--check"] => diagram::page().check(&root, "make diagram"),
-        ["catalog"] => {
-            println!("{:#}", testbed::catalog::json());
-            Ok(())
-        }
-        ["invoke", function, event] => invoke::run(&root, function, event).await,
-        ["demo"] => demo::run(&root).await,
-        ["up"] => stack::up(&root).await.map(drop),
-        ["down"] => stack::down(&root),
-        ["send", event] => stack::send(&root, event).await,
-        ["broker", address] => stack::broker(Path::new(address)).await,
-        _ => Err(USAGE.to_owned()),
-    };
-    match done {
+    match process::unless_interrupted(run(&root(), &words)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+async fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    match words {
+        ["test"] => tests::run(root).await,
+        ["stories"] => tests::renew_stories(root).await,
+        ["events"] => made().iter().try_for_each(|file| file.write(root)),
+        ["events", "--check"] => made().iter().try_for_each(|file| file.check(root, "make events")),
+        ["diagram"] => diagram::page().write(root),
+        ["diagram", "--check"] => diagram::page().check(root, "make diagram"),
+        ["catalog"] => {
+            println!("{:#}", testbed::catalog::json());
+            Ok(())
+        }
+        ["invoke", function, event] => invoke::run(root, function, event).await,
+        ["demo"] => demo::run(root).await,
+        ["up"] => stack::up(root).await,
+        ["down"] => stack::down(root),
+        ["send", event] => send::run(root, event).await,
+        ["broker", kind, address] => stack::broker(root, kind, Path::new(address)).await,
+        ["worker", brokers, file] => demo::worker(brokers, Path::new(file)).await,
+        _ => Err(USAGE.to_owned()),
     }
 }
 
