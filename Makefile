@@ -31,6 +31,10 @@ send: ## a sample's records onto that Kafka: EVENT=events/deposit-confirmed/conf
 down: ## stops what `make up` started
 	$(XTASK) down
 
+.PHONY: sam-local
+sam-local: tools-ministack tools-sam ## every file in events/ through `sam local invoke`, held against the expected answers
+	$(XTASK) sam-local
+
 .PHONY: stories
 stories: tools-ministack tools-sam ## tells tools/testbed/stories on the deployed template, and writes down what comes of it
 	$(XTASK) stories

@@ -78,6 +78,22 @@ impl Bed {
         Self { clients, env, config, store, dynamodb_url: dynamodb_url.to_owned() }
     }
 
+    /// The whole environment of a function here, as the template and Lambda would set it.
+    pub fn function_env(&self, aws_url: &str) -> HashMap<String, String> {
+        let mut env = self.env.clone();
+        for (name, value) in [
+            ("AWS_ENDPOINT_URL", aws_url),
+            ("AWS_ENDPOINT_URL_DYNAMODB", &self.dynamodb_url),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_LAMBDA_FUNCTION_TIMEOUT", "60"),
+        ] {
+            env.insert(name.to_owned(), value.to_owned());
+        }
+        env
+    }
+
     /// The tables of a deployed stack.
     pub fn deployed(endpoint: &str, prefix: &str) -> Self {
         let clients = Clients {

@@ -1,6 +1,5 @@
 //! The event source and the function as real processes, killed in the middle of their work.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -90,17 +89,7 @@ async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
     for number in 0..DEALS {
         deals::open(&bed.store, deal(number), Status::AwaitingPayment).await;
     }
-    let mut env: HashMap<String, String> = bed.env.clone();
-    for (name, value) in [
-        ("AWS_ENDPOINT_URL", aws.as_str()),
-        ("AWS_ENDPOINT_URL_DYNAMODB", &bed.dynamodb_url),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-        ("AWS_REGION", "us-east-1"),
-        ("AWS_LAMBDA_FUNCTION_TIMEOUT", "60"),
-    ] {
-        env.insert(name.to_owned(), value.to_owned());
-    }
+    let env = bed.function_env(&aws);
     let function =
         Emulator::start(&root, &bootstrap, &env, Stdio::null()).await.expect("it starts");
     let broker = Broker::from_env();

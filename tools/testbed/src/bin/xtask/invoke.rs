@@ -1,7 +1,6 @@
 //! `make invoke`: a function's real bootstrap under AWS's runtime emulator, on the embedded engine,
 //! with the deals that the samples name; then what it left behind.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -66,17 +65,7 @@ impl Stack {
         let ministack = Ministack::start(root).await?;
         let engine = Engine::start().await;
         let bed = Bed::on(&engine.url(), &ministack.url, function).await;
-        let mut env: HashMap<String, String> = bed.env.clone();
-        for (name, value) in [
-            ("AWS_ENDPOINT_URL", ministack.url.as_str()),
-            ("AWS_ENDPOINT_URL_DYNAMODB", &bed.dynamodb_url),
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("AWS_REGION", "us-east-1"),
-            ("AWS_LAMBDA_FUNCTION_TIMEOUT", "60"),
-        ] {
-            env.insert(name.to_owned(), value.to_owned());
-        }
+        let env = bed.function_env(&ministack.url);
         let log = root.join("target/function.log");
         let file = std::fs::File::create(&log).map_err(|error| error.to_string())?;
         let emulator = Emulator::start(root, &bootstrap, &env, Stdio::from(file)).await?;

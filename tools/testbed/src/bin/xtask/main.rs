@@ -9,6 +9,7 @@ mod diagram;
 mod invoke;
 mod process;
 mod sam;
+mod sam_local;
 mod send;
 mod stack;
 mod tests;
@@ -22,6 +23,7 @@ const USAGE: &str = "usage:
   xtask diagram [--check]             make docs/state-machine.md, or see that it is in step
   xtask catalog                       what the code says about functions, settings and tables
   xtask invoke FUNCTION EVENT         run a function's real bootstrap on an event file
+  xtask sam-local                     every event file through `sam local invoke`
   xtask demo                          deals by the hundred on the deployed template, with trouble
   xtask up                            the template deployed on ministack, with Kafka behind it;
                                       KAFKA=apache for Apache Kafka, ENDPOINT=URL for your emulator
@@ -56,6 +58,7 @@ async fn run(root: &Path, words: &[&str]) -> Result<(), String> {
             Ok(())
         }
         ["invoke", function, event] => invoke::run(root, function, event).await,
+        ["sam-local"] => sam_local::run(root).await,
         ["demo"] => demo::run(root).await,
         ["up"] => stack::up(root).await,
         ["down"] => stack::down(root),
