@@ -101,19 +101,7 @@ impl Bed {
             sqs: ministack::sqs(endpoint),
             secrets: ministack::secrets(endpoint),
         };
-        let table = |name: &str| format!("{prefix}-{name}");
-        let queue = |name: &str| format!("{endpoint}/000000000000/{prefix}-{name}");
-        let env = HashMap::from([
-            ("DEALS_TABLE".to_owned(), table("deals")),
-            ("JOURNAL_TABLE".to_owned(), table("journal")),
-            ("PROCESSED_TABLE".to_owned(), table("processed")),
-            ("OUTBOX_TABLE".to_owned(), table("outbox")),
-            ("OPERATIONS_TABLE".to_owned(), table("operations")),
-            ("RETRY_QUEUE_URL".to_owned(), queue("deal-transition-retry")),
-            ("DLQ_URL".to_owned(), queue("deal-transition-dlq")),
-            ("DOORBELL_QUEUE_URL".to_owned(), queue("outbox-doorbell.fifo")),
-            ("WORKER_SECRET_ID".to_owned(), format!("{prefix}/worker-signing-key")),
-        ]);
+        let env = deployed_env("deal-transition", endpoint, prefix);
         let config = Config::read(&env).expect("the settings are complete");
         let store = Store::new(clients.dynamodb.clone(), config.tables.clone());
         Self { clients, env, config, store, dynamodb_url: endpoint.to_owned() }
@@ -228,6 +216,30 @@ impl Bed {
             }
         }
     }
+}
+
+/// What the deployed template sets for a function, where it is not a rule.
+pub fn deployed_env(function: &str, endpoint: &str, prefix: &str) -> HashMap<String, String> {
+    let table = |name: &str| format!("{prefix}-{name}");
+    let queue = |name: &str| format!("{endpoint}/000000000000/{prefix}-{name}");
+    let forward = RESULT_FUNCTIONS.iter().map(|each| {
+        let (name, retry) = (each.name, queue(&format!("{}-retry", each.name)));
+        format!("{name}={retry}")
+    });
+    let env = [
+        ("DEALS_TABLE", table("deals")),
+        ("JOURNAL_TABLE", table("journal")),
+        ("PROCESSED_TABLE", table("processed")),
+        ("OUTBOX_TABLE", table("outbox")),
+        ("OPERATIONS_TABLE", table("operations")),
+        ("RETRY_QUEUE_URL", queue(&format!("{function}-retry"))),
+        ("DLQ_URL", queue(&format!("{function}-dlq"))),
+        ("DOORBELL_QUEUE_URL", queue("outbox-doorbell.fifo")),
+        ("FORWARD_QUEUES", forward.collect::<Vec<_>>().join(",")),
+        ("WORKER_SECRET_ID", format!("{prefix}/worker-signing-key")),
+        ("INTERNAL_API_KEY_SECRET_ID", format!("{prefix}/internal-api-key")),
+    ];
+    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 async fn create_queue(sqs: &aws_sdk_sqs::Client, name: &str) -> String {

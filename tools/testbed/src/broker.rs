@@ -63,6 +63,12 @@ impl Broker {
         if self.embedded.is_some() { "embedded broker" } else { "Apache Kafka" }
     }
 
+    /// Takes the embedded broker down, and up again.
+    pub fn set_up(&self, up: bool) {
+        let embedded = self.embedded.as_ref().expect("it is embedded");
+        if up { embedded.broker_up(1) } else { embedded.broker_down(1) }.expect("it obeys");
+    }
+
     pub async fn create_topic(&self, topic: &str, partitions: i32) {
         let settings = [("message.timestamp.type", "LogAppendTime")];
         self.create_topic_with(topic, partitions, &settings).await;

@@ -1,4 +1,4 @@
-//! The event source and the function as real processes, killed in the middle of their work.
+//! The event source, the function and the broker as real processes, killed in the middle of their work.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +8,7 @@ use domain::ids::DealId;
 use domain::money::Account;
 use domain::state::Status;
 use platform::clock;
+use testbed::apache_kafka::{ApacheKafka, BROKERS_VARIABLE};
 use testbed::bed::Bed;
 use testbed::broker::Broker;
 use testbed::emulator::Emulator;
@@ -78,27 +79,57 @@ fn reports() -> Vec<(i32, Record)> {
     (0..all).chain((0..all).rev()).map(one).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let program = programs::build(&root, "kafka-event-source").expect("it builds");
-    let bootstrap = programs::build(&root, "deposit-confirmed").expect("it builds");
+/// The function behind AWS's runtime emulator, on tables of its own, with deals that await payment.
+async fn prepare(root: &Path, name: &str) -> (Engine, Bed, Emulator, PathBuf) {
+    let program = programs::build(root, "kafka-event-source").await.expect("it builds");
+    let bootstrap = programs::build(root, "deposit-confirmed").await.expect("it builds");
     let aws = ministack::shared_endpoint();
     let engine = Engine::start().await;
-    let bed = Bed::on(&engine.url(), &aws, "kills").await;
+    let bed = Bed::on(&engine.url(), &aws, name).await;
     for number in 0..DEALS {
         deals::open(&bed.store, deal(number), Status::AwaitingPayment).await;
     }
     let env = bed.function_env(&aws);
-    let function =
-        Emulator::start(&root, &bootstrap, &env, Stdio::null()).await.expect("it starts");
+    let function = Emulator::start(root, &bootstrap, &env, Stdio::null()).await.expect("it starts");
+    (engine, bed, function, program)
+}
+
+async fn send_all(broker: &Broker, reports: &[(i32, Record)]) {
+    let sent = reports.iter().map(|(partition, record)| broker.send(TOPIC, *partition, record));
+    futures::future::join_all(sent).await;
+}
+
+/// Opens the books: each deposit once, and nothing else.
+async fn check_books(bed: &Bed, told: &str, reports: usize) {
+    let (mut effects, mut external) = (0, 0);
+    for number in 0..DEALS {
+        let found = bed.sound_deal(deal(number)).await;
+        assert_eq!((found.status, found.refunds.len()), (Status::Funded, 0));
+        effects += found.deposits.len();
+        let facts = bed.journal(deal(number)).await;
+        let postings = facts.iter().flat_map(|fact| &fact.postings);
+        let of_chain = postings.filter(|posting| posting.account == Account::ExternalTon);
+        external += of_chain.map(|posting| i128::from(posting.amount.get())).sum::<i128>();
+    }
+    let deposits = (DEALS * PARTS) as usize;
+    println!(
+        "{told}: {reports} records in, {effects} effects, lost {}, double {}",
+        deposits.saturating_sub(effects),
+        effects.saturating_sub(deposits),
+    );
+    assert_eq!(effects, deposits);
+    assert_eq!(external, -i128::from(PART_NANO) * deposits as i128);
+    assert_eq!(bed.letters().await.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let (_engine, bed, function, program) = prepare(&root, "kills").await;
     let broker = Broker::from_env();
     broker.create_topic(TOPIC, PARTITIONS).await;
     let reports = reports();
-    let sent = futures::future::join_all(
-        reports.iter().map(|(partition, record)| broker.send(TOPIC, *partition, record)),
-    );
-    sent.await;
+    send_all(&broker, &reports).await;
 
     let start = || Source::start(&root, &program, &broker.brokers, &function.endpoint);
     let mut source = start();
@@ -129,27 +160,61 @@ async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     drop(source);
-
-    let (mut effects, mut external) = (0, 0);
-    for number in 0..DEALS {
-        let found = bed.sound_deal(deal(number)).await;
-        assert_eq!((found.status, found.refunds.len()), (Status::Funded, 0));
-        effects += found.deposits.len();
-        let facts = bed.journal(deal(number)).await;
-        let postings = facts.iter().flat_map(|fact| &fact.postings);
-        let of_chain = postings.filter(|posting| posting.account == Account::ExternalTon);
-        external += of_chain.map(|posting| i128::from(posting.amount.get())).sum::<i128>();
-    }
-    let deposits = (DEALS * PARTS) as usize;
-    println!(
-        "{}: {} records in, {kills} kills ({of_function} of the function), {effects} effects, lost {}, double {}",
-        broker.kind(),
-        reports.len(),
-        deposits.saturating_sub(effects),
-        effects.saturating_sub(deposits),
-    );
-    assert_eq!(effects, deposits);
-    assert_eq!(external, -i128::from(PART_NANO) * deposits as i128);
-    assert_eq!(bed.letters().await.len(), 0);
+    let told = format!("{}, {kills} kills ({of_function} of the function)", broker.kind());
+    check_books(&bed, &told, reports.len()).await;
     assert!(of_function > 0, "the function was never killed");
+}
+
+/// A broker that can be killed: Apache Kafka as a process of its own, or the embedded one.
+enum Victim {
+    Apache(Box<ApacheKafka>),
+    Embedded,
+}
+
+/// The broker dies while workers report and the function works, and comes back on what it kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_dies_under_load_loses_nothing() {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let (_engine, bed, function, program) = prepare(&root, "outage").await;
+    let (broker, mut victim) = match std::env::var(BROKERS_VARIABLE) {
+        Ok(_) => {
+            // Not the one that the other tests use.
+            let kafka = ApacheKafka::start(&root).await.expect("it starts");
+            (Broker::at(kafka.brokers.clone()), Victim::Apache(Box::new(kafka)))
+        }
+        Err(_) => (Broker::embedded(), Victim::Embedded),
+    };
+    broker.create_topic(TOPIC, PARTITIONS).await;
+    let _source = Source::start(&root, &program, &broker.brokers, &function.endpoint);
+    let reports = reports();
+    let outages = 3;
+    for (outage, reports) in (1..).zip(reports.chunks(reports.len().div_ceil(outages))) {
+        let sent = send_all(&broker, reports);
+        let died = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            match &mut victim {
+                Victim::Apache(kafka) => {
+                    kafka.kill();
+                    tokio::time::sleep(Duration::from_secs(2)).await;
+                    kafka.resume().await.expect("it comes back");
+                }
+                Victim::Embedded => {
+                    broker.set_up(false);
+                    tokio::time::sleep(Duration::from_secs(2)).await;
+                    broker.set_up(true);
+                }
+            }
+        };
+        tokio::join!(sent, died);
+        println!("outage {outage} is over");
+    }
+    let begun = Instant::now();
+    while let (done, all) = broker.progress(GROUP, TOPIC, PARTITIONS)
+        && done < all
+    {
+        assert!(begun.elapsed() < PATIENCE, "{done} of {all} done; see target/kills.log");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let told = format!("{}, {outages} outages", broker.kind());
+    check_books(&bed, &told, reports.len()).await;
 }

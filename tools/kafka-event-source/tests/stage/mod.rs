@@ -46,10 +46,20 @@ impl Stage {
         stage
     }
 
+    /// Always on the embedded broker, which can be taken down by a call.
+    pub async fn embedded() -> Self {
+        let stage = Self::at(None);
+        stage.create_topic(1).await;
+        stage
+    }
+
     pub fn without_topic() -> Self {
+        Self::at(std::env::var(BROKERS_VARIABLE).ok())
+    }
+
+    fn at(given: Option<String>) -> Self {
         let number = STAGES.fetch_add(1, Ordering::Relaxed);
         let name = format!("t{}-{number}", std::process::id());
-        let given = std::env::var(BROKERS_VARIABLE).ok();
         let embedded = given.is_none().then(|| MockCluster::new(1).expect("a broker starts"));
         let brokers = given.unwrap_or_else(|| embedded.as_ref().expect("one").bootstrap_servers());
         let mut config = ClientConfig::new();
@@ -81,11 +91,9 @@ impl Stage {
         });
     }
 
-    /// Only the embedded broker can be taken down by a call.
-    pub fn broker(&self, up: bool) -> bool {
-        let Some(embedded) = &self.embedded else { return false };
+    pub fn broker(&self, up: bool) {
+        let embedded = self.embedded.as_ref().expect("it is embedded");
         if up { embedded.broker_up(1) } else { embedded.broker_down(1) }.expect("it obeys");
-        true
     }
 
     pub async fn send(&self, partition: i32, value: &[u8]) {

@@ -61,7 +61,7 @@ pub struct Stack {
 
 impl Stack {
     pub async fn start(root: &Path, function: &str) -> Result<Self, String> {
-        let bootstrap = programs::build(root, function)?;
+        let bootstrap = programs::build(root, function).await?;
         let ministack = Ministack::start(root).await?;
         let engine = Engine::start().await;
         let bed = Bed::on(&engine.url(), &ministack.url, function).await;

@@ -19,7 +19,8 @@ use testbed::samples;
 const USAGE: &str = "usage:
   xtask test                          all tests, with the servers they need
   xtask stories                       tell the stories, and write down what they told
-  xtask events [--check]              make the files in events/, or see that they are in step
+  xtask events [--check]              make the files in events/ and what SAM needs for them, or
+                                      see that they are in step
   xtask diagram [--check]             make docs/state-machine.md, or see that it is in step
   xtask catalog                       what the code says about functions, settings and tables
   xtask invoke FUNCTION EVENT         run a function's real bootstrap on an event file
@@ -102,5 +103,5 @@ fn made() -> Vec<Made> {
     let events = samples::all().into_iter();
     let events = events.map(|sample| Made { path: sample.path(), text: sample.file() });
     let page = Made { path: "events/README.md".to_owned(), text: samples::page() };
-    events.chain([page]).collect()
+    events.chain([page, sam_local::environment_file()]).collect()
 }

@@ -2,7 +2,7 @@
 //! own, and its answer held against the expected one. Where no container engine can be had, AWS's
 //! runtime emulator from the SAM package takes its place, and the run says so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,17 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
-use testbed::bed::Bed;
+use testbed::bed::{Bed, deployed_env};
+use testbed::deployed::PREFIX;
 use testbed::emulator::Emulator;
 use testbed::ministack::Ministack;
 use testbed::samples::{self, Sample};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::sam;
+use crate::{Made, sam};
 
+/// Where containers of that network find the emulator.
+const COMPOSE_ENDPOINT: &str = "http://emulator:4566";
 /// The image of users who have an engine: AWS's own, told where the emulator is.
 const DERIVED_IMAGE: &str = "escrow-functions/provided:al2023";
 const BASE_IMAGE: &str = "public.ecr.aws/lambda/provided:al2023-x86_64";
@@ -95,6 +98,21 @@ impl Runner {
                 emulator.invoke(&sample.event).await
             }
         }
+    }
+}
+
+/// What `sam local invoke` tells each function about the emulator in infra/compose.yaml: SAM itself
+/// knows no table's name before the template is deployed.
+pub fn environment_file() -> Made {
+    let env = samples::functions().map(|function| {
+        let env: BTreeMap<_, _> =
+            deployed_env(function.name, COMPOSE_ENDPOINT, PREFIX).into_iter().collect();
+        (logical_id(function.name), json!(env))
+    });
+    let env: serde_json::Map<String, Value> = env.collect();
+    Made {
+        path: "infra/sam-local-env.json".to_owned(),
+        text: format!("{:#}\n", Value::Object(env)),
     }
 }
 

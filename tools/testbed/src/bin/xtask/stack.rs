@@ -2,6 +2,7 @@
 //! emulator of AWS, a broker, and the event source between them. They run on until `down` stops them;
 //! what runs already is left alone, and what ended is started again.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -218,7 +219,7 @@ impl Start<'_> {
         let address = self.root.join(".local/brokers");
         let _ = std::fs::remove_file(&address);
         // Not the program that runs: a build may have replaced it.
-        let mut command = Command::new(programs::build(self.root, "xtask")?);
+        let mut command = Command::new(programs::build(self.root, "xtask").await?);
         command.arg("broker").arg(&self.state.kafka).arg(&address);
         let broker = self.spawn("broker", command)?;
         let brokers = until_written(&address, &broker).await?;
@@ -248,7 +249,7 @@ impl Start<'_> {
             return Ok(());
         }
         println!("starting the event source");
-        let mut command = Command::new(programs::build(self.root, "kafka-event-source")?);
+        let mut command = Command::new(programs::build(self.root, "kafka-event-source").await?);
         command
             .current_dir(self.root)
             .args(["run", "--template", "template.yaml"])
@@ -279,7 +280,7 @@ async fn until_written(path: &Path, by: &Running) -> Result<String, String> {
     // It says why it ended.
     let told = path.with_file_name(format!("{}.log", by.name));
     let told = std::fs::read_to_string(told).unwrap_or_default();
-    Err(format!("{}the {} is not ready; see .local/{}.log", told, by.name, by.name))
+    Err(format!("{told}the {} is not ready; see .local/{}.log", by.name, by.name))
 }
 
 /// What ministack leaves out, and the secrets that the samples are signed with.
@@ -362,7 +363,8 @@ pub fn down(root: &Path) -> Result<(), String> {
     };
     for process in state.processes.iter().rev() {
         process.stop();
-        println!("stopped  {}", process.name);
+        // Not println: whoever listened may be gone, and all must be stopped nevertheless.
+        let _ = writeln!(std::io::stdout(), "stopped  {}", process.name);
     }
     let _ = std::fs::remove_dir_all(root.join(KAFKA_FOLDER));
     std::fs::remove_file(State::path(root)).map_err(|error| error.to_string())
@@ -384,7 +386,7 @@ pub async fn broker(root: &Path, kind: &str, address: &Path) -> Result<(), Strin
             let kafka = kafka.map_err(|missing| match missing {
                 Missing::Broken(told) => told,
                 Missing::Tools(told) => {
-                    format!("KAFKA=apache needs Java 17 and Maven: {told}\nwithout: make demo\n")
+                    format!("KAFKA=apache needs Java 17 and Maven: {told}; without it runs the embedded broker")
                 }
             })?;
             let brokers = kafka.brokers.clone();

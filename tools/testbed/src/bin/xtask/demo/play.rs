@@ -116,7 +116,7 @@ impl<'a> Play<'a> {
         let file = root.join(".local/worker.json");
         std::fs::write(&file, kafka_event(reports).to_string())
             .map_err(|error| error.to_string())?;
-        let program = programs::build(root, "xtask")?;
+        let program = programs::build(root, "xtask").await?;
         let start = || {
             let mut command = tokio::process::Command::new(&program);
             command.arg("worker").arg(&self.stack.broker.brokers).arg(&file);
