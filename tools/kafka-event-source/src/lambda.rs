@@ -5,7 +5,8 @@ use std::time::Duration;
 use aws_sdk_lambda::Client;
 use aws_sdk_lambda::config::retry::RetryConfig;
 use aws_sdk_lambda::config::timeout::TimeoutConfig;
-use aws_sdk_lambda::error::DisplayErrorContext;
+use aws_sdk_lambda::error::{DisplayErrorContext, SdkError};
+use aws_sdk_lambda::operation::invoke::InvokeError;
 use aws_sdk_lambda::primitives::Blob;
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ use crate::batch::Answer;
 
 /// No function runs longer than a quarter of an hour.
 const LONGEST: Duration = Duration::from_secs(910);
+/// Characters of an error that are told.
+const LONGEST_TOLD: usize = 500;
 
 /// Without an endpoint it is AWS, with whatever credentials the environment has.
 pub async fn client(endpoint: Option<&str>) -> Client {
@@ -41,11 +44,21 @@ fn encrypted() -> aws_smithy_runtime_api::client::http::SharedHttpClient {
     builder.tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
 }
 
+/// What the service said itself, where it said anything.
+fn told(error: &SdkError<InvokeError>) -> String {
+    let said = error.raw_response().map(|answer| {
+        let body = String::from_utf8_lossy(answer.body().bytes().unwrap_or_default()).into_owned();
+        format!("HTTP {}: {}", answer.status(), body.trim())
+    });
+    let said = said.unwrap_or_else(|| DisplayErrorContext(error).to_string());
+    said.chars().take(LONGEST_TOLD).collect()
+}
+
 pub async fn invoke(client: &Client, function: &str, event: Vec<u8>) -> Answer {
     let request = client.invoke().function_name(function).payload(Blob::new(event));
     let answer = match request.send().await {
         Ok(answer) => answer,
-        Err(error) => return Answer::Failed(DisplayErrorContext(&error).to_string()),
+        Err(error) => return Answer::Failed(told(&error)),
     };
     let payload = answer.payload.map(Blob::into_inner).unwrap_or_default();
     let value: Value = serde_json::from_slice(&payload).unwrap_or_default();
@@ -54,12 +67,12 @@ pub async fn invoke(client: &Client, function: &str, event: Vec<u8>) -> Answer {
     if answer.function_error.is_some() || (has("errorMessage") && has("errorType")) {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         let (kind, message) = (text("errorType"), text("errorMessage"));
-        let told: String = format!("{kind}: {message}").chars().take(500).collect();
+        let told: String = format!("{kind}: {message}").chars().take(LONGEST_TOLD).collect();
         return Answer::Failed(told);
     }
     // The runtime emulator answers a function that timed out or died in plain text.
     if !payload.is_empty() && serde_json::from_slice::<Value>(&payload).is_err() {
-        let told: String = String::from_utf8_lossy(&payload).chars().take(500).collect();
+        let told: String = String::from_utf8_lossy(&payload).chars().take(LONGEST_TOLD).collect();
         return Answer::Failed(told);
     }
     Answer::Returned(value)

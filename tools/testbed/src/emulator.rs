@@ -66,16 +66,25 @@ impl Emulator {
 impl Emulator {
     /// Kills the function's process, and nothing else, as `kill -9` does. False where none runs.
     pub fn kill_function(&self) -> bool {
+        self.signal_function("-KILL")
+    }
+
+    /// Stops the function where it is, so that it answers no more.
+    pub fn hang_function(&self) -> bool {
+        self.signal_function("-STOP")
+    }
+
+    fn signal_function(&self, signal: &str) -> bool {
         let Some(id) = self.process.id() else { return false };
         // Any of its threads may have started it.
         let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
         let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
         let children: String = children.filter_map(Result::ok).collect();
-        let kill = |child: &str| {
-            let killed = std::process::Command::new("kill").args(["-9", child]).status();
-            killed.is_ok_and(|status| status.success())
+        let send = |child: &str| {
+            let sent = std::process::Command::new("kill").args([signal, child]).status();
+            sent.is_ok_and(|status| status.success())
         };
-        children.split_whitespace().any(kill)
+        children.split_whitespace().any(send)
     }
 }
 

@@ -23,6 +23,8 @@ const PART_NANO: i64 = 200_000_000;
 const PARTITIONS: i32 = 3;
 const KILLS: u32 = 10;
 const GROUP: &str = "cg-deposit-handler.deposit-confirmed";
+/// Soon, for the function that hangs.
+const TIMEOUT_SECS: u32 = 6;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 struct Source(Child);
@@ -89,7 +91,8 @@ async fn prepare(root: &Path, name: &str) -> (Engine, Bed, Emulator, PathBuf) {
     for number in 0..DEALS {
         deals::open(&bed.store, deal(number), Status::AwaitingPayment).await;
     }
-    let env = bed.function_env(&aws);
+    let mut env = bed.function_env(&aws);
+    env.insert("AWS_LAMBDA_FUNCTION_TIMEOUT".to_owned(), TIMEOUT_SECS.to_string());
     let function = Emulator::start(root, &bootstrap, &env, Stdio::null()).await.expect("it starts");
     (engine, bed, function, program)
 }
@@ -123,7 +126,7 @@ async fn check_books(bed: &Bed, told: &str, reports: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
+async fn ten_kills_and_a_timeout_under_load_lose_nothing_and_repeat_nothing() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let (_engine, bed, function, program) = prepare(&root, "kills").await;
     let broker = Broker::from_env();
@@ -132,17 +135,23 @@ async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
     send_all(&broker, &reports).await;
 
     let start = || Source::start(&root, &program, &broker.brokers, &function.endpoint);
+    let _ = std::fs::remove_file(root.join("target/kills.log"));
     let mut source = start();
+    let log = || std::fs::read_to_string(root.join("target/kills.log")).unwrap_or_default();
     let processed = async || bed.rows(&bed.config.tables.processed).await.len();
     let begun = Instant::now();
-    let (mut last, mut kills, mut of_function) = (0, 0, 0);
+    let (mut last, mut kills, mut of_function, mut hung) = (0, 0, 0, false);
     loop {
         assert!(begun.elapsed() < PATIENCE, "not done after {PATIENCE:?}; see target/kills.log");
         let (done, all) = broker.progress(GROUP, TOPIC, PARTITIONS);
         let now = processed().await;
         // In the middle of a batch: something was applied since the last kill, and not all is done.
-        if kills < KILLS && now > last {
-            if kills % 2 == 0 {
+        let hangs = hung && !log().contains("timed out");
+        if kills < KILLS && now > last && !hangs {
+            if !hung {
+                // It answers no more, until its timeout ends it.
+                hung = function.hang_function();
+            } else if kills % 2 == 0 {
                 source.kill();
                 source = start();
                 kills += 1;
@@ -160,7 +169,9 @@ async fn ten_kills_under_load_lose_nothing_and_repeat_nothing() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     drop(source);
-    let told = format!("{}, {kills} kills ({of_function} of the function)", broker.kind());
+    assert!(log().contains("timed out"), "the timeout is told");
+    let told =
+        format!("{}, a timeout and {kills} kills ({of_function} of the function)", broker.kind());
     check_books(&bed, &told, reports.len()).await;
     assert!(of_function > 0, "the function was never killed");
 }
