@@ -1,10 +1,11 @@
 //! The deployed internal API, called as the backend calls it: with the key, and signed for IAM.
 
-use std::time::SystemTime;
+use std::time::{Duration, UNIX_EPOCH};
 
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
+use platform::clock;
 use serde_json::Value;
 
 use crate::records::API_KEY;
@@ -68,12 +69,14 @@ fn signature(
     body: &str,
     service: &str,
 ) -> Result<Vec<(String, String)>, String> {
+    let now_ms = u64::try_from(clock::now().as_millis()).unwrap_or_default();
+    let since_epoch = Duration::from_millis(now_ms);
     let identity = Credentials::for_tests().into();
     let parameters = v4::SigningParams::builder()
         .identity(&identity)
         .region("us-east-1")
         .name(service)
-        .time(SystemTime::now())
+        .time(UNIX_EPOCH + since_epoch)
         .settings(SigningSettings::default())
         .build()
         .map_err(|error| error.to_string())?
