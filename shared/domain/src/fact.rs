@@ -70,7 +70,7 @@ pub struct Creation {
 }
 
 /// The words for facts that are no moves; a move has its new state's name.
-const WORDS: &[&str] = &[
+pub const WORDS: &[&str] = &[
     "CANCEL_AGREED",
     "CANCEL_REVOKED",
     "CHANNEL_ADMINS_SET",
