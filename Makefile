@@ -9,7 +9,7 @@ help: ## this list
 	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+)[a-z -]*:.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .PHONY: test
-test: tools-ministack tools-sam ## all tests, with the servers they need
+test: tools-ministack tools-sam tools-consumer ## all tests, with the servers they need
 	$(XTASK) test
 
 .PHONY: demo
@@ -39,12 +39,26 @@ sam-local: tools-ministack tools-sam ## every file in events/ through `sam local
 stories: tools-ministack tools-sam ## tells tools/testbed/stories on the deployed template, and writes down what comes of it
 	$(XTASK) stories
 
+.PHONY: soak
+soak: tools-ministack tools-sam ## relays and Apache Kafka killed under load: FACTS=50000
+	ESCROW_SOAK_FACTS=$(or $(FACTS),50000) $(XTASK) soak
+
+.PHONY: bench-relay
+bench-relay: tools-ministack tools-sam ## the relay against a bare rdkafka loop, and what an idle pass costs: FACTS=1000000
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=3 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	  cargo run --locked --quiet --release --bin xtask -- bench-relay
+
+.PHONY: run-sample-consumer
+run-sample-consumer: tools-consumer ## shows what the relay publishes, each message once: ARGS="--until-idle 5"
+	@.tools/consumer/bin/python tools/sample-consumer/sample_consumer.py $(ARGS)
+
 .PHONY: check
 check: ## formatting, lints, generated files, template
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(XTASK) events --check
 	$(XTASK) diagram --check
+	$(XTASK) schemas --check
 	tools/check-template
 	$(XTASK) catalog > .tools/catalog.json
 	.tools/sam/bin/python tools/python/compare.py .tools/catalog.json .tools/translated/template.json
@@ -57,11 +71,17 @@ events: ## make the files in events/ from the code
 diagram: ## make docs/state-machine.md from the code
 	$(XTASK) diagram
 
-.PHONY: tools-ministack tools-sam
+.PHONY: schemas
+schemas: ## make docs/events.md from docs/schemas
+	$(XTASK) schemas
+
+.PHONY: tools-ministack tools-sam tools-consumer
 tools-ministack:
 	@tools/setup ministack
 tools-sam:
 	@tools/setup sam
+tools-consumer:
+	@tools/setup consumer
 
 .PHONY: clean
 clean: ## what was built; the tools stay

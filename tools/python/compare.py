@@ -19,6 +19,7 @@ NEVER = {
     "PROCESSED_TABLE": {"dynamodb:DeleteItem", "dynamodb:UpdateItem"},
 }
 FOURTEEN_DAYS_SECS = 14 * 24 * 3600
+BELL_SECS = 3600
 
 
 def expect(what, found, wanted):
@@ -51,12 +52,18 @@ def targets(value):
         logical_id, attribute = inner if isinstance(inner, list) else inner.split(".", 1)
         return {attribute.removeprefix("Outputs.") if logical_id == "Data" else logical_id}
     if kind == "Fn::Join":
-        return {inner[1][-1].lstrip("/")}
+        last = inner[1][-1]
+        return {(last["Fn::Sub"] if isinstance(last, dict) else last).lstrip("/")}
     return {inner}
 
 
 def retry_queues(functions):
-    return {f"{pascal(function['name'])}RetryQueue" for function in functions}
+    return {f"{pascal(function['name'])}RetryQueue" for function in functions if function["retries"]}
+
+
+def own_queue(function):
+    """The logical id of the queue that others send to."""
+    return f"{pascal(function['queue'].removesuffix('.fifo'))}Queue"
 
 
 def claiming(functions):
@@ -148,15 +155,15 @@ def check_queue_mappings(function, mappings):
 
 def consumed(function):
     """The queues that a function reads, by logical id."""
-    own = {f"{pascal(function['name'])}RetryQueue"}
-    return own | {f"{pascal(function['queue'])}Queue"} if function["queue"] else own
+    own = retry_queues([function])
+    return own | {own_queue(function)} if function["queue"] else own
 
 
 def check_queues(function, resources):
     name, dlq = function["name"], f"{pascal(function['name'])}Dlq"
-    names = {f"{pascal(name)}RetryQueue": f"{name}-retry", dlq: f"{name}-dlq"}
+    names = {each: f"{name}-retry" for each in retry_queues([function])} | {dlq: f"{name}-dlq"}
     if function["queue"]:
-        names[f"{pascal(function['queue'])}Queue"] = function["queue"]
+        names[own_queue(function)] = function["queue"]
     for logical_id, suffix in names.items():
         body = resources.get(logical_id, {})
         if body.get("Type") != "AWS::SQS::Queue":
@@ -164,16 +171,24 @@ def check_queues(function, resources):
             continue
         queue = body["Properties"]
         expect(f"{logical_id}: name", queue.get("QueueName"), {"Fn::Sub": f"${{Prefix}}-{suffix}"})
-        expect(f"{logical_id}: retention", queue.get("MessageRetentionPeriod"), FOURTEEN_DAYS_SECS)
+        is_bell = suffix.endswith(".fifo")
+        # What a bell tells of is in the outbox: an old bell is worth nothing, and a lost one little.
+        retention = BELL_SECS if is_bell else FOURTEEN_DAYS_SECS
+        expect(f"{logical_id}: retention", queue.get("MessageRetentionPeriod"), retention)
         for taken in (True, False):
             settled = settle(queue, taken)
             if not (settled.get("KmsMasterKeyId") or settled.get("SqsManagedSseEnabled") is True):
                 problems.append(f"{logical_id}: not encrypted")
         redrive = queue.get("RedrivePolicy", {})
-        if logical_id == dlq:
+        if logical_id == dlq or is_bell:
             expect(f"{logical_id}: redrive", redrive, {})
-            continue
         visibility = queue.get("VisibilityTimeout")
+        if is_bell:
+            expect(f"{logical_id}: is FIFO", queue.get("FifoQueue"), True)
+            # Lambda takes no less than the timeout; longer, and a relay that died closes its bucket.
+            expect(f"{logical_id}: visibility", visibility, function["timeout_secs"] * 3 // 2)
+        if logical_id == dlq or is_bell:
+            continue
         expect(f"{logical_id}: visibility", visibility, 6 * function["timeout_secs"])
         expect(f"{logical_id}: receives", redrive.get("maxReceiveCount"), 1000)
         expect(f"{logical_id}: redrive", targets(redrive.get("deadLetterTargetArn", [])), {dlq})
@@ -227,7 +242,7 @@ def check_role(function, catalog, resources):
                 problems.append(f"{role}: the action {action} is too wide")
             allowed.setdefault(action, set()).update(targets(statement["Resource"]))
 
-    sends = {f"{logical}RetryQueue", f"{logical}Dlq"}
+    sends = retry_queues([function]) | {f"{logical}Dlq"}
     if "DOORBELL_QUEUE_URL" in variables:
         sends.add("OutboxDoorbellQueue")
     if "FORWARD_QUEUES" in variables:
@@ -239,6 +254,8 @@ def check_role(function, catalog, resources):
         secrets |= {"InternalApiKeySecret", "InternalApiKeySecretArn"}
     if function["sources"]:
         secrets.add("KafkaScramSecretArn")
+    if function["topics"]:
+        secrets |= {"KafkaScramSecretArn", "KafkaRelaySecretArn"}
     for action, wanted in {
         "sqs:SendMessage": sends,
         "sqs:ReceiveMessage": consumed(function),
@@ -247,9 +264,10 @@ def check_role(function, catalog, resources):
         "logs:PutLogEvents": {f"{logical}LogGroup"},
         "kafka-cluster:ReadData": {source["topic"] for source in function["sources"]},
         "kafka-cluster:AlterGroup": {source["consumer_group"] for source in function["sources"]},
+        "kafka-cluster:WriteData": set(function["topics"]),
     }.items():
         expect(f"{role}: {action}", sorted(allowed.get(action, ())), sorted(wanted))
-    if not function["sources"]:
+    if not function["sources"] and not function["topics"]:
         for action in allowed:
             if action.startswith(("kafka:", "kafka-cluster:", "ec2:")):
                 problems.append(f"{role}: {action} without a Kafka source")

@@ -120,6 +120,15 @@ pub const DEAL_TRANSITION: Function = Function {
     backoff_secs: &[1, 2, 4, 8, 16],
 };
 
+/// A bell is a hint: there is nothing of it to retry, and so no retry queue.
+pub const OUTBOX_RELAY: Function = Function {
+    name: "outbox-relay",
+    sources: &[],
+    queue: Some("outbox-doorbell.fifo"),
+    timeout_secs: 60,
+    backoff_secs: &[],
+};
+
 /// The functions that apply worker results.
 pub const RESULT_FUNCTIONS: &[&Function] = &[
     &DEPOSIT_CONFIRMED,
@@ -155,6 +164,10 @@ pub fn is_money_topic(topic: &str) -> bool {
 }
 
 impl Function {
+    pub fn has_retry_queue(&self) -> bool {
+        self.name != OUTBOX_RELAY.name
+    }
+
     /// The type it claims, if it claims one.
     pub fn event_type(&self) -> Option<&'static str> {
         self.sources.iter().find_map(|source| source.event_type)

@@ -89,8 +89,8 @@ pub const UNCLAIMED_VARIABLES: &[&str] = &[
     "SKIP_RECORDS",
 ];
 
-const TABLE: &str = "set it to a table's name, as template.yaml does";
-const QUEUE: &str = "set it to a queue's URL, as template.yaml does";
+pub const TABLE: &str = "set it to a table's name, as template.yaml does";
+pub const QUEUE: &str = "set it to a queue's URL, as template.yaml does";
 
 /// Every variable that `Config` reads: the template must set exactly these.
 pub const VARIABLES: &[&str] = &[
@@ -258,11 +258,11 @@ fn list(text: &str) -> Vec<String> {
     entries.map(str::to_owned).collect()
 }
 
-fn text<'a>(env: &'a HashMap<String, String>, name: &'static str) -> Option<&'a str> {
+pub fn text<'a>(env: &'a HashMap<String, String>, name: &'static str) -> Option<&'a str> {
     env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
 }
 
-fn required(
+pub fn required(
     env: &HashMap<String, String>,
     name: &'static str,
     hint: &'static str,
@@ -270,7 +270,7 @@ fn required(
     text(env, name).map(str::to_owned).ok_or(Error::Missing { name, hint })
 }
 
-fn number<N: FromStr>(
+pub fn number<N: FromStr>(
     env: &HashMap<String, String>,
     name: &'static str,
     default: N,
@@ -283,7 +283,7 @@ fn number<N: FromStr>(
     }
 }
 
-fn flag(env: &HashMap<String, String>, name: &'static str) -> Result<bool, Error> {
+pub fn flag(env: &HashMap<String, String>, name: &'static str) -> Result<bool, Error> {
     match text(env, name) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
@@ -291,7 +291,7 @@ fn flag(env: &HashMap<String, String>, name: &'static str) -> Result<bool, Error
     }
 }
 
-fn bad(env: &HashMap<String, String>, name: &'static str, hint: impl Into<String>) -> Error {
+pub fn bad(env: &HashMap<String, String>, name: &'static str, hint: impl Into<String>) -> Error {
     let value = env.get(name).cloned().unwrap_or_default();
     Error::Bad { name, value, hint: hint.into() }
 }

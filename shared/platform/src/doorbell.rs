@@ -1,12 +1,13 @@
 //! Rings for the outbox relay after a commit: one FIFO message per bucket. Best effort: what a lost
 //! ring leaves behind, the relay's own schedule finds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
+use serde_json::{Value, json};
 
 pub struct Doorbell {
     client: Client,
@@ -30,27 +31,39 @@ impl Doorbell {
         self.ring(&noted).await;
     }
 
-    /// Every ring has a deduplication id of its own: an equal one within five minutes would be
-    /// swallowed, and with it the news.
     async fn ring(&self, buckets: &BTreeSet<String>) {
-        let buckets: Vec<&String> = buckets.iter().collect();
-        for chunk in buckets.chunks(10) {
-            let entries = chunk.iter().enumerate().map(|(index, bucket)| {
+        let news = |bucket: &String| (bucket.clone(), json!({"bucket": bucket}));
+        self.send(&buckets.iter().map(news).collect()).await;
+    }
+
+    /// Sends a bell to each of some buckets. Every one has a deduplication id of its own: an equal one
+    /// within five minutes would be swallowed, and with it the news.
+    pub async fn send(&self, bells: &BTreeMap<String, Value>) {
+        let bells: Vec<(&String, &Value)> = bells.iter().collect();
+        for chunk in bells.chunks(10) {
+            let entries = chunk.iter().enumerate().map(|(index, (bucket, bell))| {
                 let ring = self.rings.fetch_add(1, Ordering::Relaxed);
                 let now = crate::clock::now().as_millis();
                 SendMessageBatchRequestEntry::builder()
                     .id(index.to_string())
                     .message_group_id(bucket.as_str())
                     .message_deduplication_id(format!("{now}-{ring}-{:016x}", fastrand::u64(..)))
-                    .message_body(format!(r#"{{"bucket":"{bucket}"}}"#))
+                    .message_body(bell.to_string())
                     .build()
                     .expect("id and body are set")
             });
             let request = self.client.send_message_batch().queue_url(&self.queue_url);
             let answer = request.set_entries(Some(entries.collect())).send().await;
-            if let Err(error) = answer {
-                let reason = aws_smithy_types::error::display::DisplayErrorContext(&error);
-                tracing::warn!(error = %reason, "the doorbell did not ring; the schedule will");
+            match answer {
+                Ok(answer) if answer.failed.is_empty() => {}
+                Ok(answer) => {
+                    let failed = answer.failed;
+                    tracing::warn!(?failed, "some bells did not ring; the schedule will");
+                }
+                Err(error) => {
+                    let reason = aws_smithy_types::error::display::DisplayErrorContext(&error);
+                    tracing::warn!(error = %reason, "the doorbell did not ring; the schedule will");
+                }
             }
         }
     }

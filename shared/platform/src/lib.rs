@@ -12,6 +12,7 @@ pub mod signature;
 pub mod store;
 pub mod letter;
 pub mod doorbell;
+pub mod outbox;
 pub mod apply;
 pub mod pipeline;
 pub mod results;

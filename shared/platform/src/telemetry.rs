@@ -107,7 +107,14 @@ struct Count {
 pub struct Metrics {
     /// By dimension and name.
     counts: Arc<Mutex<BTreeMap<(String, &'static str), Count>>>,
+    /// Values since the last flush, by name, unit and dimension.
+    values: Arc<Mutex<BTreeMap<Observed, Vec<u64>>>>,
 }
+
+type Observed = (&'static str, &'static str, String);
+
+/// CloudWatch takes this many values of a metric in one line.
+const VALUES_A_LINE: usize = 100;
 
 impl Metrics {
     /// Counts under a dimension such as `topic=escrow.confirmations`; empty for none.
@@ -124,7 +131,27 @@ impl Metrics {
         counts.iter().filter(|((_, known), _)| *known == name).map(|(_, count)| count.ever).sum()
     }
 
+    /// Notes a value, such as an age or a depth, under a dimension like `count`.
+    pub fn observe(&self, name: &'static str, unit: &'static str, value: u64, dimension: &str) {
+        let mut values = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        values.entry((name, unit, dimension.to_owned())).or_default().push(value);
+    }
+
+    /// What was noted under a name since the last flush.
+    pub fn observed(&self, name: &str) -> Vec<u64> {
+        let values = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let named = values.iter().filter(|((known, ..), _)| *known == name);
+        named.flat_map(|(_, values)| values.iter().copied()).collect()
+    }
+
     pub fn flush(&self, service: &str) {
+        let mut values = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (observed, values) in std::mem::take(&mut *values) {
+            for values in values.chunks(VALUES_A_LINE) {
+                write_line(&observations(service, &observed, values));
+            }
+        }
+        drop(values);
         let mut counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for line in lines(&counts, service) {
             write_line(&line);
@@ -133,9 +160,32 @@ impl Metrics {
     }
 }
 
+fn observations(service: &str, observed: &Observed, values: &[u64]) -> Value {
+    let (name, unit, dimension) = observed;
+    let mut dimensions = vec!["service"];
+    let mut line = json!({"service": service});
+    if let Some((name, value)) = dimension.split_once('=') {
+        dimensions.push(name);
+        line[name] = value.into();
+    }
+    line["_aws"] = json!({
+        "Timestamp": crate::clock::now().as_millis(),
+        "CloudWatchMetrics": [{
+            "Namespace": namespace(),
+            "Dimensions": [dimensions],
+            "Metrics": [{"Name": name, "Unit": unit}],
+        }],
+    });
+    line[*name] = values.into();
+    line
+}
+
+fn namespace() -> String {
+    std::env::var("METRICS_NAMESPACE").unwrap_or_else(|_| "EscrowFunctions".to_owned())
+}
+
 fn lines(counts: &BTreeMap<(String, &'static str), Count>, service: &str) -> Vec<Value> {
-    let namespace = std::env::var("METRICS_NAMESPACE");
-    let namespace = namespace.unwrap_or_else(|_| "EscrowFunctions".to_owned());
+    let namespace = namespace();
     let mut by_dimension: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
     for ((dimension, name), count) in counts.iter().filter(|(_, count)| count.since_flush > 0) {
         by_dimension.entry(dimension).or_default().push((name, count.since_flush));
@@ -176,6 +226,17 @@ fn lines(counts: &BTreeMap<(String, &'static str), Count>, service: &str) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_become_one_line_with_all_of_them() {
+        let observed = ("outbox.waiting", "Count", "retry_count=2".to_owned());
+        let line = observations("outbox-relay", &observed, &[3, 5]);
+        assert_eq!(line["outbox.waiting"], json!([3, 5]));
+        assert_eq!((&line["service"], &line["retry_count"]), (&json!("outbox-relay"), &json!("2")));
+        let directive = &line["_aws"]["CloudWatchMetrics"][0];
+        assert_eq!(directive["Dimensions"], json!([["service", "retry_count"]]));
+        assert_eq!(directive["Metrics"], json!([{"Name": "outbox.waiting", "Unit": "Count"}]));
+    }
 
     #[test]
     fn counters_become_embedded_metrics_with_their_dimensions() {

@@ -13,6 +13,17 @@ pub const BROKERS_VARIABLE: &str = "ESCROW_TEST_KAFKA_BROKERS";
 /// 22 characters of base64, as Kafka wants it.
 const CLUSTER_ID: &str = "escrowLocalClusterAAAA";
 
+/// Who may log in where a login is wanted.
+pub const USER: &str = "relay";
+pub const PASSWORD: &str = "known-to-the-broker";
+
+/// A listener that lets in nobody but `USER`, over TLS, by SCRAM-SHA-512 or PLAIN.
+pub struct Guarded {
+    pub brokers: String,
+    /// Who vouches for the broker's certificate, as PEM.
+    pub ca: String,
+}
+
 /// A running broker; dropping it stops it, and removes what it kept unless somebody named the folder.
 pub struct ApacheKafka {
     pub brokers: String,
@@ -35,18 +46,45 @@ impl ApacheKafka {
         Self::start_in(root, folder, true).await
     }
 
+    /// A new one, which has a guarded listener too.
+    pub async fn start_guarded(root: &Path) -> Result<(Self, Guarded), Missing> {
+        let broken = |error: &dyn std::error::Error| Missing::Broken(error.to_string());
+        let name = format!("escrow-kafka-{}-{}", std::process::id(), free_port());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).map_err(|error| broken(&error))?;
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
+        let made = made.map_err(|error| broken(&error))?;
+        let ca = made.cert.pem();
+        let store = format!("{}{ca}", made.signing_key.serialize_pem());
+        std::fs::write(folder.join("keystore.pem"), store).map_err(|error| broken(&error))?;
+        let port = free_port();
+        let settings = settings(root, &folder, "server.properties").and_then(|all| {
+            let more = settings(root, &folder, "guarded.properties")?;
+            let guarded = format!(",GUARDED://127.0.0.1:{port}");
+            let listens = |line: &str| {
+                let is_list = ["listeners=", "advertised.listeners="];
+                let ours = is_list.iter().any(|start| line.starts_with(start));
+                format!("{line}{}\n", if ours { &guarded } else { "" })
+            };
+            let map = "listener.security.protocol.map=";
+            let all = all.replace(map, &format!("{map}GUARDED:SASL_SSL,"));
+            let more = more.replace("USER", USER).replace("PASSWORD", PASSWORD);
+            Ok(all.lines().map(listens).collect::<String>() + &more)
+        });
+        let settings = settings.map_err(|error| broken(&error))?;
+        std::fs::write(folder.join("server.properties"), settings)
+            .map_err(|error| broken(&error))?;
+        let kafka = Self::start_in(root, &folder, false).await?;
+        Ok((kafka, Guarded { brokers: format!("127.0.0.1:{port}"), ca }))
+    }
+
     async fn start_in(root: &Path, folder: &Path, is_kept: bool) -> Result<Self, Missing> {
         java::set_up(root, "apache-kafka").await?;
         let broken = |error: std::io::Error| Missing::Broken(error.to_string());
         std::fs::create_dir_all(folder).map_err(broken)?;
         let path = folder.join("server.properties");
         if !path.exists() {
-            let settings = root.join("tools/apache-kafka/server.properties");
-            let settings = std::fs::read_to_string(settings).map_err(broken)?;
-            let settings = settings
-                .replace("CONTROLLER_PORT", &free_port().to_string())
-                .replace("PORT", &free_port().to_string())
-                .replace("FOLDER", &folder.display().to_string());
+            let settings = settings(root, folder, "server.properties").map_err(broken)?;
             std::fs::write(&path, settings).map_err(broken)?;
         }
         let settings = std::fs::read_to_string(&path).map_err(broken)?;
@@ -86,6 +124,8 @@ impl ApacheKafka {
     fn format(&self) -> Result<(), Missing> {
         let mut command = self.java("kafka.tools.StorageTool");
         command.args(["format", "--ignore-formatted", "-t", CLUSTER_ID, "-c", "server.properties"]);
+        let user = format!("SCRAM-SHA-512=[name={USER},password={PASSWORD}]");
+        command.args(["--add-scram", &user]);
         let output = command.output().map_err(|error| Missing::Broken(error.to_string()))?;
         if output.status.success() {
             return Ok(());
@@ -129,6 +169,14 @@ impl ApacheKafka {
         }
     }
 
+    /// Stops it where it is, so that it listens and answers nothing; or lets it go on.
+    pub fn hang(&self, hangs: bool) {
+        let id = self.process.as_ref().map(Child::id).expect("it runs").to_string();
+        let signal = if hangs { "-STOP" } else { "-CONT" };
+        let sent = Command::new("kill").args([signal, &id]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "it cannot be signalled");
+    }
+
     /// Kills it as `kill -9` does.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
@@ -136,6 +184,15 @@ impl ApacheKafka {
             let _ = process.wait();
         }
     }
+}
+
+/// A file of settings for a broker that keeps what it has in this folder.
+fn settings(root: &Path, folder: &Path, name: &str) -> std::io::Result<String> {
+    let settings = std::fs::read_to_string(root.join("tools/apache-kafka").join(name))?;
+    Ok(settings
+        .replace("CONTROLLER_PORT", &free_port().to_string())
+        .replace("PORT", &free_port().to_string())
+        .replace("FOLDER", &folder.display().to_string()))
 }
 
 impl Drop for ApacheKafka {

@@ -158,6 +158,15 @@ impl Bed {
         pages.expect("the engine answers").into_iter().map(to_json).collect()
     }
 
+    /// How many rows a table has.
+    pub async fn count(&self, table: &str) -> usize {
+        let request = self.clients.dynamodb.scan().table_name(table).consistent_read(true);
+        let request = request.select(aws_sdk_dynamodb::types::Select::Count);
+        let pages = request.into_paginator().send().collect::<Result<Vec<_>, _>>().await;
+        let pages = pages.expect("the engine answers").into_iter();
+        pages.map(|page| usize::try_from(page.count).unwrap_or_default()).sum()
+    }
+
     /// The deal as stored, after checking that it is the fold of its journal and sound.
     pub async fn sound_deal(&self, id: DealId) -> Deal {
         let stored = self.deal(id).await.expect("the deal is there").deal;

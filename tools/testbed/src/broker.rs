@@ -14,6 +14,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{DefaultProducerContext, FutureProducer, FutureRecord};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaRespErr;
 use serde_json::Value;
 
 use crate::apache_kafka::BROKERS_VARIABLE;
@@ -67,6 +68,42 @@ impl Broker {
     pub fn set_up(&self, up: bool) {
         let embedded = self.embedded.as_ref().expect("it is embedded");
         if up { embedded.broker_up(1) } else { embedded.broker_down(1) }.expect("it obeys");
+    }
+
+    /// How long the embedded broker takes over every answer from now on.
+    pub fn answer_after(&self, delay: Duration) {
+        let embedded = self.embedded.as_ref().expect("it is embedded");
+        embedded.broker_round_trip_time(1, delay).expect("it obeys");
+    }
+
+    /// The embedded broker says that it does not know a topic, until it remembers.
+    pub fn forget_topic(&self, topic: &str) {
+        self.say_of(topic, RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    }
+
+    pub fn remember_topic(&self, topic: &str) {
+        self.say_of(topic, RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
+    }
+
+    /// The embedded broker says that too few replicas of a topic are in sync.
+    pub fn lacks_replicas(&self, topic: &str, lacks: bool) {
+        self.say_of(
+            topic,
+            if lacks {
+                RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS
+            } else {
+                RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+            },
+        );
+    }
+
+    fn say_of(&self, topic: &str, error: RDKafkaRespErr) {
+        let embedded = self.embedded.as_ref().expect("it is embedded");
+        embedded.topic_error(topic, error).expect("it obeys");
+    }
+
+    pub fn is_embedded(&self) -> bool {
+        self.embedded.is_some()
     }
 
     pub async fn create_topic(&self, topic: &str, partitions: i32) {

@@ -76,25 +76,54 @@ pub fn publication() -> Publication {
 
 /// Brings a new deal of 1 TON as far as `to`, step by step. PUBLISHED is no state to rest in.
 pub async fn open(store: &Store, id: DealId, to: Status) {
-    let now = opened_at();
-    let policy = Policy::default();
-    let recorded_at = Timestamp::from_millis(RECORDED_AT_MS);
     let mut loaded: Option<Loaded> = None;
     for act in path(to) {
-        let deal = loaded.as_ref().map(|loaded| &loaded.deal);
-        // The publication is reported when it happens, the verification a day later.
-        let recorded_at = if matches!(act, Act::Publish) { published_at() } else { recorded_at };
-        let moment = Moment { now, recorded_at, policy: &policy };
-        let decision = act.decide(id, deal, &moment);
-        let Decision::Apply(plan) = decision else { panic!("{act:?} for {to}: {decision:?}") };
-        let checked = plan.check(deal, now).unwrap_or_else(|why| panic!("{act:?}: {why:?}"));
-        let look = loaded.as_ref().and_then(|loaded| loaded.next_look_at);
-        let committed = store.commit(&checked, look).await.expect("the engine answers");
-        assert_eq!(committed, Committed::Applied, "the deal {id} is new");
-        let next_look_at = [look, checked.after.due_at()].into_iter().flatten().min();
-        loaded = Some(Loaded { deal: checked.after, next_look_at });
+        loaded = Some(perform(store, id, loaded, &act, opened_at()).await);
     }
     assert_eq!(loaded.map(|loaded| loaded.deal.status), Some(to));
+}
+
+/// A funded deal whose draft is revised and revised until it has that many facts, each at the time that
+/// `clock` gives for it.
+pub async fn keep_busy(
+    store: &Store,
+    id: DealId,
+    facts: usize,
+    clock: impl Fn(usize) -> Timestamp,
+) {
+    let draft = Act::Command(OWNER, Action::SubmitDraft { creative: "draft-1".to_owned() });
+    let revision = Action::RequestRevision { comment: "shorter".to_owned() };
+    let revisions = [draft, Act::Command(ADVERTISER, revision)].into_iter().cycle();
+    let acts = path(Status::Funded).into_iter().chain(revisions);
+    let mut loaded: Option<Loaded> = None;
+    for (number, act) in acts.take(facts).enumerate() {
+        loaded = Some(perform(store, id, loaded, &act, clock(number)).await);
+    }
+}
+
+async fn perform(
+    store: &Store,
+    id: DealId,
+    before: Option<Loaded>,
+    act: &Act,
+    now: Timestamp,
+) -> Loaded {
+    let policy = Policy::default();
+    let deal = before.as_ref().map(|before| &before.deal);
+    // The publication is reported when it happens, the verification a day later.
+    let recorded_at = match act {
+        Act::Publish => published_at(),
+        _ => Timestamp::from_millis(RECORDED_AT_MS),
+    };
+    let moment = Moment { now, recorded_at, policy: &policy };
+    let decision = act.decide(id, deal, &moment);
+    let Decision::Apply(plan) = decision else { panic!("{act:?}: {decision:?}") };
+    let checked = plan.check(deal, now).unwrap_or_else(|why| panic!("{act:?}: {why:?}"));
+    let look = before.as_ref().and_then(|before| before.next_look_at);
+    let committed = store.commit(&checked, look).await.expect("the engine answers");
+    assert_eq!(committed, Committed::Applied, "nobody else works on {id}");
+    let next_look_at = [look, checked.after.due_at()].into_iter().flatten().min();
+    Loaded { deal: checked.after, next_look_at }
 }
 
 #[derive(Debug, Clone)]

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use aws_sdk_sqs::types::{MessageAttributeValue, QueueAttributeName, SendMessageBatchRequestEntry};
 use domain::ids::DealId;
 use platform::{clock, signature};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::bed::Bed;
 use crate::broker::Broker;
+use crate::published;
 use crate::records::{self, Record};
 use crate::samples;
 
@@ -24,6 +25,7 @@ pub const PARTITIONS: i32 = 3;
 const AT_ONCE: usize = 10;
 /// How long the stack may take over what it was given.
 const PATIENCE: Duration = Duration::from_secs(120);
+const RING_AGAIN: Duration = Duration::from_secs(5);
 
 pub struct Deployed {
     pub bed: Bed,
@@ -100,6 +102,46 @@ impl Deployed {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Rings for all that waits, as the schedule does each minute, and waits until the relay has
+    /// published it.
+    pub async fn until_published(&self) -> Result<(), String> {
+        let begun = Instant::now();
+        let mut rung: Option<Instant> = None;
+        loop {
+            let waiting = self.bed.count(&self.bed.config.tables.outbox).await;
+            if waiting == 0 {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                let secs = PATIENCE.as_secs();
+                return Err(format!("{waiting} rows unpublished after {secs} s; see .local/*.log"));
+            }
+            if rung.is_none_or(|at| at.elapsed() > RING_AGAIN) {
+                self.ring_all().await?;
+                rung = Some(Instant::now());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn ring_all(&self) -> Result<(), String> {
+        let now = clock::to_text(clock::now());
+        let request = self.bed.clients.sqs.send_message().message_group_id("all");
+        let request = request.queue_url(self.queue("outbox-doorbell.fifo"));
+        let request = request.message_body(json!({"ring_all": now}).to_string());
+        let answer = request.message_deduplication_id(now).send().await;
+        answer.map(drop).map_err(|error| format!("the doorbell does not ring: {error:?}"))
+    }
+
+    /// All that was published about some aggregates, topic by topic, each partition in its order.
+    pub fn published(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<published::Record> {
+        let topics: Vec<&str> = published::topics().collect();
+        let mut records = published::read_back(&self.broker.brokers, &topics);
+        records.retain(|record| is_wanted(&record.key));
+        records.sort_by_key(|record| (record.topic.clone(), record.partition, record.offset));
+        records
     }
 
     fn unread_records(&self) -> Option<String> {

@@ -12,12 +12,13 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
+use aws_smithy_types::byte_stream::ByteStream;
 use platform::aws::Clients;
 use serde_json::{Value, json};
 
 use crate::bed::Bed;
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Fault {
     None,
     /// Nobody answers.
@@ -28,6 +29,10 @@ pub enum Fault {
     Answer(u16, Value),
     /// The call is made without this table: as a read of several tables may see one of them late.
     Blind(String),
+    /// The call is made once somebody says so.
+    Waits(Arc<tokio::sync::Notify>),
+    /// The reply comes without the row at this position: a query is no snapshot.
+    Hides(String),
     /// The call is never made: the process died before it.
     DiesBefore,
     /// The call is made and nobody is there for its reply: the process died after it.
@@ -170,6 +175,11 @@ impl HttpConnector for FaultyConnector {
                     Err(lost())
                 }
                 Fault::Answer(status, body) => Ok(answer(status, &body)),
+                Fault::Waits(signal) => {
+                    signal.notified().await;
+                    inner.call(request).await
+                }
+                Fault::Hides(position) => hide(inner.call(request).await?, &position).await,
                 Fault::Blind(table) => inner.call(without(request, &table)).await,
                 Fault::DiesBefore => {
                     died.notify_one();
@@ -196,6 +206,17 @@ fn without(mut request: HttpRequest, table: &str) -> HttpRequest {
     request.headers_mut().insert("content-length", body.len().to_string());
     *request.body_mut() = SdkBody::from(body);
     request
+}
+
+async fn hide(reply: HttpResponse, position: &str) -> Result<HttpResponse, ConnectorError> {
+    let body = ByteStream::new(reply.into_body()).collect().await;
+    let body = body.map_err(|error| ConnectorError::io(error.into()))?.into_bytes();
+    let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if let Some(items) = body["Items"].as_array_mut() {
+        items.retain(|item| item["position"]["S"] != position);
+        body["Count"] = items.len().into();
+    }
+    Ok(answer(200, &body))
 }
 
 fn answer(status: u16, body: &Value) -> HttpResponse {

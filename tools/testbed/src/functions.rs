@@ -4,6 +4,8 @@ use domain::result::{
     DepositConfirmed, PayoutCompleted, PublicationResult, RefundCompleted, VerificationResult,
 };
 use domain::time::Timestamp;
+use outbox_relay::bell;
+use outbox_relay::relay::Relay;
 use platform::catalog;
 use platform::clock;
 use platform::commands::Transition;
@@ -14,6 +16,8 @@ use platform::unclaimed;
 use serde_json::Value;
 
 use crate::bed::Bed;
+use crate::broker::Broker;
+use crate::published;
 
 pub fn deposits(bed: &Bed) -> Pipeline<Results<DepositConfirmed>> {
     let (config, clients) = (bed.config.clone(), bed.clients.clone());
@@ -28,6 +32,17 @@ pub fn transition(bed: &Bed) -> Transition {
 /// A minute from now: as much time as anybody needs.
 pub fn in_a_minute() -> Timestamp {
     clock::now().plus_secs(60)
+}
+
+/// One invocation of the relay, with a broker of its own.
+async fn ring(bed: &Bed, event: Value) -> Value {
+    let broker = Broker::embedded();
+    published::create_topics(&broker).await;
+    let mut env = bed.env.clone();
+    env.insert("KAFKA_BROKERS".to_owned(), broker.brokers.clone());
+    let config = outbox_relay::config::Config::read(&env).expect("the settings are complete");
+    let relay = Relay::new(config, bed.clients.clone());
+    bell::invoke(&relay, event, in_a_minute()).await.expect("it is an event of a queue")
 }
 
 /// One invocation of a function by its name.
@@ -65,6 +80,7 @@ pub async fn invoke(bed: &Bed, function: &str, event: Value) -> Result<Value, Er
             unclaimed::pipeline(config, clients).invoke(event, until).await
         }
         "deal-transition" => transition(bed).invoke(event, until).await,
+        "outbox-relay" => Ok(ring(bed, event).await),
         _ => panic!("there is no function {function}"),
     }
 }

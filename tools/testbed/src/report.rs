@@ -1,10 +1,14 @@
 //! Rows for a person's eyes.
 
+use std::collections::BTreeSet;
+
 use domain::deal::Deal;
 use domain::fact::Fact;
 use domain::money::{NANO_PER_TON, Nano};
 use platform::clock;
 use serde_json::Value;
+
+use crate::published::Record;
 
 /// `1.5 TON`, exactly.
 pub fn ton(amount: Nano) -> String {
@@ -82,6 +86,35 @@ pub fn outbox(rows: &[Value]) -> String {
         }
     }
     text
+}
+
+/// What was published, a line each; what came again is told once.
+pub fn published(records: &[Record]) -> String {
+    let mut seen = BTreeSet::new();
+    let mut text = String::new();
+    for record in records.iter().filter(|record| seen.insert(record.event_id())) {
+        let body = record.json();
+        let seq = record.headers.get("seq").map(String::as_str).unwrap_or_default();
+        let kind = body["event_type"].as_str().unwrap_or_default();
+        let payload = &body["payload"];
+        let told = match (&payload["to_status"], &payload["recipients"], &payload["amount_nano"]) {
+            (Value::String(to), Value::Null, _) => format!("→ {to}"),
+            (_, Value::Array(recipients), _) => recipients.iter().map(recipient).collect(),
+            (_, _, Value::Number(nano)) => {
+                format!("{} ", ton(Nano::new(nano.as_i64().unwrap_or_default())))
+            }
+            _ => String::new(),
+        };
+        text += &format!("{:<20} {seq:>3}  {kind:<24} {told}\n", record.topic);
+    }
+    text
+}
+
+fn recipient(recipient: &Value) -> String {
+    match recipient["user_id"].as_i64() {
+        Some(user) => format!("to {user} "),
+        None => "to the operator ".to_owned(),
+    }
 }
 
 pub fn letters(rows: &[Value]) -> String {

@@ -3,7 +3,8 @@
 //!
 //! `a owner accept` sends and waits until it was read, then tells what changed. `+` before a line
 //! holds it back and sends it together with the next one. `twice` repeats every message from there
-//! on, `a day later` moves the workers' clock, `a show` opens a deal's books.
+//! on, `a day later` moves the workers' clock, `a show` opens a deal's books,
+//! `a published` tells what others were told about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -87,6 +88,13 @@ impl Story<'_> {
                 let deal = self.deal(deal);
                 let found = self.stack.bed.sound_deal(deal).await;
                 let shown = report::balances(&found);
+                self.tell(&shown);
+                return Ok(());
+            }
+            [deal, "published"] => {
+                let deal = self.deal(deal);
+                self.stack.until_published().await?;
+                let shown = report::published(&self.stack.published(|key| key == deal.to_string()));
                 self.tell(&shown);
                 return Ok(());
             }

@@ -17,9 +17,12 @@ use crate::clock;
 pub const BUCKETS: u8 = 16;
 
 const DEAL_EVENTS: &str = "deal.events";
-const ESCROW_COMMANDS: &str = "escrow.commands";
+/// Commands about money: an operator can hold them all, and one that fails holds those after it.
+pub const ESCROW_COMMANDS: &str = "escrow.commands";
 const DELIVERY_COMMANDS: &str = "delivery.commands";
 const NOTIFICATIONS: &str = "notifications.outbox";
+/// Where messages go.
+pub const TOPICS: &[&str] = &[DEAL_EVENTS, ESCROW_COMMANDS, DELIVERY_COMMANDS, NOTIFICATIONS];
 
 /// Where an aggregate's rows are, in the outbox and in the sweep's index.
 pub fn bucket(aggregate: &str) -> String {

@@ -1,6 +1,7 @@
 //! The files in `events/`: complete Lambda payloads, what each shows, and what to expect. This list
 //! makes the files and the page that explains them; a test keeps all three in step.
 
+mod bells;
 mod commands;
 mod delivery;
 mod deposits;
@@ -73,15 +74,24 @@ pub const fn deal_in(status: Status) -> DealId {
 }
 
 pub fn all() -> Vec<Sample> {
-    [deposits::all(), settlements::all(), delivery::all(), filings::all(), commands::all()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let all = [
+        deposits::all(),
+        settlements::all(),
+        delivery::all(),
+        filings::all(),
+        commands::all(),
+        bells::all(),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Brings about what an event of a function is about: the deals that it names and, where it comes
 /// from the retry queue, the letter.
 pub async fn seed(bed: &Bed, function: &str, event: &Value) {
+    if function == catalog::OUTBOX_RELAY.name {
+        // A bell names no deal, but the bucket in which a deal's rows wait.
+        seed_deals(bed, &bells::DEALS).await;
+    }
     seed_deals(bed, &deals_of(event)).await;
     if event["Records"].to_string().contains("letter_id") {
         let function = functions().find(|each| each.name == function).expect("it has a queue");
@@ -164,7 +174,7 @@ fn incoming(record: &Record) -> Incoming {
 }
 
 pub fn functions() -> impl Iterator<Item = &'static Function> {
-    let others = [&catalog::UNCLAIMED_RESULTS, &catalog::DEAL_TRANSITION];
+    let others = [&catalog::UNCLAIMED_RESULTS, &catalog::DEAL_TRANSITION, &catalog::OUTBOX_RELAY];
     catalog::RESULT_FUNCTIONS.iter().copied().chain(others)
 }
 

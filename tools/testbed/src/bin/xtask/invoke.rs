@@ -7,10 +7,11 @@ use std::process::Stdio;
 use platform::clock;
 use serde_json::Value;
 use testbed::bed::Bed;
+use testbed::broker::Broker;
 use testbed::emulator::Emulator;
 use testbed::engine::Engine;
 use testbed::ministack::Ministack;
-use testbed::{programs, report, samples};
+use testbed::{programs, published, report, samples};
 
 pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String> {
     let names: Vec<&str> = samples::functions().map(|each| each.name).collect();
@@ -40,6 +41,11 @@ pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String>
             None => println!("deal {id}\n  does not exist\n"),
         }
     }
+    let topics: Vec<&str> = published::topics().collect();
+    let records = published::read_back(&stack.broker.brokers, &topics);
+    if !records.is_empty() {
+        println!("published\n{}", report::published(&records));
+    }
     let tables = &stack.bed.config.tables;
     let mut rows = stack.bed.rows(&tables.outbox).await;
     rows.retain(|row| row["created_at"].as_str() >= Some(begun.as_str()));
@@ -55,6 +61,8 @@ pub async fn run(root: &Path, function: &str, event: &str) -> Result<(), String>
 pub struct Stack {
     pub bed: Bed,
     pub emulator: Emulator,
+    /// Where the relay publishes.
+    broker: Broker,
     _ministack: Ministack,
     _engine: Engine,
 }
@@ -65,10 +73,13 @@ impl Stack {
         let ministack = Ministack::start(root).await?;
         let engine = Engine::start().await;
         let bed = Bed::on(&engine.url(), &ministack.url, function).await;
-        let env = bed.function_env(&ministack.url);
+        let broker = Broker::embedded();
+        published::create_topics(&broker).await;
+        let mut env = bed.function_env(&ministack.url);
+        env.insert("KAFKA_BROKERS".to_owned(), broker.brokers.clone());
         let log = root.join("target/function.log");
         let file = std::fs::File::create(&log).map_err(|error| error.to_string())?;
         let emulator = Emulator::start(root, &bootstrap, &env, Stdio::from(file)).await?;
-        Ok(Self { bed, emulator, _ministack: ministack, _engine: engine })
+        Ok(Self { bed, emulator, broker, _ministack: ministack, _engine: engine })
     }
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod bench;
 mod demo;
 mod diagram;
 mod invoke;
@@ -14,14 +15,18 @@ mod send;
 mod stack;
 mod tests;
 
-use testbed::samples;
+use testbed::{samples, schemas};
 
 const USAGE: &str = "usage:
   xtask test                          all tests, with the servers they need
+  xtask soak                          fifty thousand facts through relays and a broker that are killed
+  xtask bench-relay                   the relay against a bare rdkafka loop, and its idle pass
   xtask stories                       tell the stories, and write down what they told
   xtask events [--check]              make the files in events/ and what SAM needs for them, or
                                       see that they are in step
   xtask diagram [--check]             make docs/state-machine.md, or see that it is in step
+  xtask schemas [--check|--release]   make docs/events.md, or see that it is in step, or write down
+                                      what consumers rely on from now on
   xtask catalog                       what the code says about functions, settings and tables
   xtask invoke FUNCTION EVENT         run a function's real bootstrap on an event file
   xtask sam-local                     every event file through `sam local invoke`
@@ -49,11 +54,16 @@ async fn main() -> ExitCode {
 async fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     match words {
         ["test"] => tests::run(root).await,
+        ["bench-relay"] => bench::relay(root).await,
+        ["soak"] => tests::soak(root).await,
         ["stories"] => tests::renew_stories(root).await,
         ["events"] => made().iter().try_for_each(|file| file.write(root)),
         ["events", "--check"] => made().iter().try_for_each(|file| file.check(root, "make events")),
         ["diagram"] => diagram::page().write(root),
         ["diagram", "--check"] => diagram::page().check(root, "make diagram"),
+        ["schemas"] => events_page(root)?.write(root),
+        ["schemas", "--check"] => events_page(root)?.check(root, "make schemas"),
+        ["schemas", "--release"] => released_fields(root)?.write(root),
         ["catalog"] => {
             println!("{:#}", testbed::catalog::json());
             Ok(())
@@ -97,6 +107,15 @@ impl Made {
             Err(error) => Err(format!("{}: {error}: run `{fix}`", self.path)),
         }
     }
+}
+
+fn events_page(root: &Path) -> Result<Made, String> {
+    Ok(Made { path: schemas::PAGE.to_owned(), text: schemas::page(&schemas::all(root)?) })
+}
+
+fn released_fields(root: &Path) -> Result<Made, String> {
+    let fields = schemas::release(&schemas::all(root)?);
+    Ok(Made { path: schemas::RELEASED.to_owned(), text: format!("{fields:#}\n") })
 }
 
 fn made() -> Vec<Made> {

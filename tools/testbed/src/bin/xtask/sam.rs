@@ -69,8 +69,9 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     entries.flatten().try_for_each(|entry| collect(&entry.path(), files))
 }
 
-pub async fn deploy(root: &Path, endpoint: &str, stack: &str) -> Result<(), String> {
+pub async fn deploy(root: &Path, endpoint: &str, stack: &str, brokers: &str) -> Result<(), String> {
     let cluster = format!("KafkaClusterArn={CLUSTER_ARN}");
+    let brokers = format!("KafkaBrokers={brokers}");
     let arguments = [
         "deploy",
         "--template",
@@ -87,6 +88,8 @@ pub async fn deploy(root: &Path, endpoint: &str, stack: &str) -> Result<(), Stri
         "--no-progressbar",
         "--parameter-overrides",
         &cluster,
+        &brokers,
+        "KafkaAuth=none",
         "DeletionProtection=false",
     ];
     sam(root, "sam-deploy", Some(endpoint), &arguments).await

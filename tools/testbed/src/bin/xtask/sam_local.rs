@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
 
+use platform::catalog::OUTBOX_RELAY;
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 use testbed::bed::{Bed, deployed_env};
+use testbed::broker::Broker;
 use testbed::deployed::PREFIX;
 use testbed::emulator::Emulator;
 use testbed::ministack::Ministack;
+use testbed::published;
 use testbed::samples::{self, Sample};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -93,7 +96,10 @@ impl Runner {
             Self::Containers(engine) => engine.invoke(root, bed, sample).await,
             Self::Emulator => {
                 let bootstrap = root.join(".aws-sam/build").join(logical_id(sample.function));
-                let (env, program) = (bed.function_env(aws_url), bootstrap.join("bootstrap"));
+                let broker = Broker::embedded();
+                published::create_topics(&broker).await;
+                let (mut env, program) = (bed.function_env(aws_url), bootstrap.join("bootstrap"));
+                env.insert("KAFKA_BROKERS".to_owned(), broker.brokers.clone());
                 let emulator = Emulator::start(root, &program, &env, Stdio::null()).await?;
                 emulator.invoke(&sample.event).await
             }
@@ -105,8 +111,11 @@ impl Runner {
 /// knows no table's name before the template is deployed.
 pub fn environment_file() -> Made {
     let env = samples::functions().map(|function| {
-        let env: BTreeMap<_, _> =
+        let mut env: BTreeMap<_, _> =
             deployed_env(function.name, COMPOSE_ENDPOINT, PREFIX).into_iter().collect();
+        if *function == OUTBOX_RELAY {
+            env.retain(|name, _| outbox_relay::config::VARIABLES.contains(&name.as_str()));
+        }
         (logical_id(function.name), json!(env))
     });
     let env: serde_json::Map<String, Value> = env.collect();

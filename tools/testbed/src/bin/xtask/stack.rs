@@ -15,7 +15,7 @@ use testbed::bed::Bed;
 use testbed::broker::Broker;
 use testbed::deployed::{PARTITIONS, PREFIX, TOPICS};
 use testbed::java::Missing;
-use testbed::{engine, ministack, programs, records, samples};
+use testbed::{engine, ministack, programs, published, records, samples};
 
 use crate::process::{self, Running};
 use crate::sam::{self, CLUSTER_ARN};
@@ -225,6 +225,8 @@ impl Start<'_> {
         let brokers = until_written(&address, &broker).await?;
         if self.state.brokers != brokers {
             self.stop("event-source");
+            // The relay is told by its settings where it is.
+            self.state.deployed.clear();
         }
         self.state.brokers = brokers;
         Ok(())
@@ -235,7 +237,7 @@ impl Start<'_> {
         if self.state.deployed != built {
             println!("deploying the template to {}", self.state.endpoint);
             self.stop("event-source");
-            sam::deploy(self.root, &self.state.endpoint, PREFIX).await?;
+            sam::deploy(self.root, &self.state.endpoint, PREFIX, &self.state.brokers).await?;
             finish_deploy(&self.state.endpoint).await?;
             self.state.deployed = built;
             self.state.write(self.root)?;
@@ -398,6 +400,7 @@ pub async fn broker(root: &Path, kind: &str, address: &Path) -> Result<(), Strin
     for topic in TOPICS {
         broker.create_topic_with(topic, PARTITIONS, TOPIC_SETTINGS).await;
     }
+    published::create_topics(&broker).await;
     std::fs::write(address, &broker.brokers).map_err(|error| error.to_string())?;
     tokio::select! {
         () = process::interrupted() => Ok(()),

@@ -23,7 +23,7 @@ impl Tier {
         // Always the whole workspace: a package alone has other features, and builds all again.
         let mut arguments = vec!["--workspace"];
         if self.files.is_empty() {
-            arguments.extend(["--lib", "--bins"]);
+            arguments.extend(["--lib", "--bins", "--test", MODEL]);
         }
         for file in &self.files {
             arguments.extend(["--test", file]);
@@ -33,7 +33,14 @@ impl Tier {
 }
 
 /// The tests that run on Kafka, beside those of the event source itself.
-const ON_KAFKA: &[&str] = &["kills"];
+const ON_KAFKA: &[&str] = &["kills", "relay", "relay_kills", "relay_outages"];
+/// Those that need what only Apache Kafka has.
+const ON_APACHE_KAFKA: &[&str] = &["logins", SOAK];
+const SOAK: &str = "relay_soak";
+/// Tells that test how much to do.
+const SOAK_FACTS_VARIABLE: &str = "ESCROW_SOAK_FACTS";
+/// The relay's protocol, checked without a server.
+const MODEL: &str = "model";
 /// The tests that want the template deployed.
 const DEPLOYED: &[&str] = &["stories"];
 /// The tests that ask Amazon's own engine too.
@@ -85,6 +92,8 @@ pub async fn run(root: &Path) -> Result<(), String> {
     let (mut engine, mut kafka) =
         (files_of(root, "testbed")?, files_of(root, "kafka-event-source")?);
     kafka.extend(engine.extract_if(.., |file| ON_KAFKA.contains(&file.as_str())));
+    let guarded: Vec<String> =
+        engine.extract_if(.., |file| ON_APACHE_KAFKA.contains(&file.as_str())).collect();
     let deployed = engine.extract_if(.., |file| DEPLOYED.contains(&file.as_str())).collect();
     let second = SECOND_ENGINE.iter().map(|file| (*file).to_owned()).collect();
     let mut report = Report::default();
@@ -92,7 +101,7 @@ pub async fn run(root: &Path) -> Result<(), String> {
     let unit = Tier { name: "unit (pure code and wire formats)", files: Vec::new() };
     report.run(root, &unit, &[aws])?;
     report.run(root, &Tier { name: "real DynamoDB engine, real SQS", files: engine }, &[aws])?;
-    let embedded = Tier { name: "event source, embedded broker", files: kafka.clone() };
+    let embedded = Tier { name: "event source and relay, embedded broker", files: kafka.clone() };
     report.run(root, &embedded, &[aws])?;
 
     let tier = Tier { name: "store on Amazon's DynamoDB Local", files: second };
@@ -103,7 +112,8 @@ pub async fn run(root: &Path) -> Result<(), String> {
         }
         Err(missing) => report.skip(root, &tier, missing)?,
     }
-    let tier = Tier { name: "event source, Apache Kafka", files: kafka };
+    kafka.extend(guarded);
+    let tier = Tier { name: "event source and relay, Apache Kafka", files: kafka };
     match ApacheKafka::start(root).await {
         Ok(kafka) => {
             let brokers = (apache_kafka::BROKERS_VARIABLE, kafka.brokers.as_str());
@@ -133,6 +143,16 @@ pub async fn renew_stories(root: &Path) -> Result<(), String> {
     let tier = Tier { name: "stories, written down anew", files };
     let (_, ended_well) = run_tier(root, &tier, &env)?;
     if ended_well { Ok(()) } else { Err("not all stories could be told".to_owned()) }
+}
+
+/// The soak with fifty thousand facts, or as many as are asked for.
+pub async fn soak(root: &Path) -> Result<(), String> {
+    let ministack = Ministack::start(root).await?;
+    let facts = std::env::var(SOAK_FACTS_VARIABLE).unwrap_or_else(|_| "50000".to_owned());
+    let env = [(ENDPOINT_VARIABLE, ministack.url.as_str()), (SOAK_FACTS_VARIABLE, &facts)];
+    let tier = Tier { name: "a soak of the relay", files: vec![SOAK.to_owned()] };
+    let (_, ended_well) = run_tier(root, &tier, &env)?;
+    if ended_well { Ok(()) } else { Err("the soak found something".to_owned()) }
 }
 
 fn named(state: &State) -> String {

@@ -1,7 +1,7 @@
 //! What the demo shows at the end: the deals, the books, what was refused and what waits; and whether
 //! all of it is as it must be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::money::{Account, Nano};
 use domain::state::Status;
@@ -9,8 +9,10 @@ use domain::time::Timestamp;
 use platform::clock;
 use platform::pipeline::Outcome;
 use testbed::deals::PRICE;
+use testbed::published::Expected;
 use testbed::{logs, report, samples};
 
+use super::fate::Fate;
 use super::play::Play;
 
 pub async fn show(
@@ -22,6 +24,7 @@ pub async fn show(
     let wrong = deals(play).await?;
     let unbalanced = ledger(play).await?;
     messages(play, endpoint, since).await?;
+    let unpublished = published(play).await?;
     letters(play, since).await;
     let sent = play.commands + play.records;
     let per_sec = sent as u128 * 1000 / millis.max(1);
@@ -30,7 +33,12 @@ pub async fn show(
     if !wrong.is_empty() || unbalanced {
         return Err(format!("the books are wrong\n{}", wrong.join("\n")));
     }
-    println!("\nevery deal is where it must be, and the books balance to the nanoton");
+    if unpublished {
+        return Err("what was published is not what was committed".to_owned());
+    }
+    println!(
+        "\nevery deal is where it must be, the books balance to the nanoton, and all of it was told"
+    );
     println!("\nnext: make up                 the same stack, left running for you to explore");
     println!("      make send EVENT=events/deposit-confirmed/surplus.json");
     println!("      KAFKA=apache make demo  the same on Apache Kafka");
@@ -102,7 +110,7 @@ async fn messages(play: &Play<'_>, endpoint: &str, since: Timestamp) -> Result<(
         |cells: [String; Outcome::ALL.len()]| cells.map(|cell| format!("{cell:>10}")).concat();
     println!("  {:<24}{}", "", row(names.map(str::to_owned)));
     let mut total: BTreeMap<String, u64> = BTreeMap::new();
-    for function in samples::functions() {
+    for function in samples::functions().filter(|function| function.has_retry_queue()) {
         let group = format!("/aws/lambda/escrow-{}", function.name);
         let counts = logs::outcomes(endpoint, &group, since).await?;
         let cells = names.map(|name| counts.get(name).copied().unwrap_or_default().to_string());
@@ -114,6 +122,35 @@ async fn messages(play: &Play<'_>, endpoint: &str, since: Timestamp) -> Result<(
     let cells = names.map(|name| total.get(name).copied().unwrap_or_default().to_string());
     println!("  {:<24}{}", "all", row(cells));
     Ok(())
+}
+
+/// What consumers have seen of these deals, held against the journal; true where something is lost or
+/// came out of order.
+async fn published(play: &Play<'_>) -> Result<bool, String> {
+    play.stack.until_published().await?;
+    let ours: BTreeSet<String> = play.deals.iter().map(|(deal, _)| deal.to_string()).collect();
+    let expected = Expected::of_journal(&play.stack.bed).await.only(|key| ours.contains(key));
+    let records = play.stack.published(|key| ours.contains(key));
+    let verdict = expected.check(&records);
+    println!("\npublished by the outbox relay, read back from Kafka");
+    let mut topics: BTreeMap<&str, usize> = BTreeMap::new();
+    for record in &records {
+        *topics.entry(&record.topic).or_default() += 1;
+    }
+    for (topic, count) in topics {
+        println!("  {topic:<22} {count:>6}");
+    }
+    println!("  {verdict}");
+    let shown = play.deals.iter().find(|(_, fate)| *fate == Fate::Edited).expect("one of twenty");
+    let key = shown.0.to_string();
+    let mut told = records.into_iter().filter(|record| record.key == key).collect::<Vec<_>>();
+    told.retain(|record| record.topic != "notifications.outbox");
+    println!("\nwhat the workers and the backend were told about one deal, {key}");
+    print!(
+        "{}",
+        report::published(&told).lines().map(|line| format!("  {line}\n")).collect::<String>()
+    );
+    Ok(!verdict.lost.is_empty() || !verdict.out_of_order.is_empty())
 }
 
 /// The letters that wait, by why they do.

@@ -1,0 +1,482 @@
+//! One pass over a bucket, from its beginning to its end: what may be published is published, what is
+//! acknowledged is deleted, and what failed waits for its time, its topic, its broker or an operator.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::time::Timestamp;
+use futures::future::join_all;
+use platform::clock;
+use platform::outbox::{Failures, Message, Row};
+use platform::store::messages::{ESCROW_COMMANDS, TOPICS};
+use platform::store::rows::Corrupt;
+use platform::telemetry::CRITICAL;
+
+use crate::backoff;
+use crate::dead_letter::{self, GivenUp, Reason};
+use crate::envelope::{self, Signer};
+use crate::order::Order;
+use crate::producer::{Failure, Record};
+use crate::relay::{Error, Left, Relay};
+
+/// So many records without an answer in a row silence their topic for the rest of a pass. It ends once
+/// all topics are silent. What one topic does not take must not hold up the others.
+const STRIKES: u32 = 10;
+/// How long a topic is waited for that left a record of this pass without an answer.
+const IMPATIENCE: Duration = Duration::from_secs(2);
+
+/// What a pass came to.
+#[derive(Debug)]
+pub struct Done {
+    pub left: Left,
+    pub acknowledged: usize,
+    /// Rows that were there and not shown: what comes after them was left alone.
+    pub missing: Vec<String>,
+    /// The pass came to the bucket's end.
+    pub is_whole: bool,
+}
+
+pub(crate) struct Pass<'a> {
+    relay: &'a Relay,
+    bucket: &'a str,
+    /// Rows up to here are not read, but for those on which a later one depends.
+    began_after: Option<String>,
+    until: Timestamp,
+    signer: Signer,
+    order: Order<String, String, String>,
+    /// Rows that were left alone: nothing after them in their aggregate is worked on.
+    blocked: BTreeSet<String>,
+    /// Of each topic: records without an answer, in a row.
+    strikes: Mutex<BTreeMap<String, u32>>,
+    /// The dead-letter topic took nothing in this pass.
+    dead_letters_fail: bool,
+    /// What could not be written down about a failure. The rest goes on; the bell comes again.
+    trouble: Option<Error>,
+    done: Done,
+}
+
+/// A message by its row's place in the page and its own place in the row.
+type Place = (usize, usize);
+
+/// What became of a message.
+#[derive(Debug)]
+enum Outcome {
+    Acknowledged,
+    /// Its turn has not come.
+    NotTried {
+        until: Option<Timestamp>,
+    },
+    OutOfTime,
+    Failed(Failure),
+}
+
+impl<'a> Pass<'a> {
+    /// From the row after `after`, or from the beginning, to the bucket's end.
+    pub async fn run(
+        relay: &'a Relay,
+        bucket: &'a str,
+        mut after: Option<String>,
+        until: Timestamp,
+    ) -> Result<Done, Error> {
+        let mut pass: Option<Self> = None;
+        loop {
+            let limit = relay.config.batch_size;
+            let page = relay.outbox.page(bucket, after.as_deref(), limit).await?;
+            let Some(last) = page.last else {
+                return pass.map_or_else(|| Ok(Done::default()), Self::end);
+            };
+            // Nothing is asked for the sake of an empty bucket.
+            let pass = match &mut pass {
+                Some(pass) => pass,
+                none => none.insert(Self::begin(relay, bucket, after.clone(), until).await?),
+            };
+            for (position, why) in page.damaged {
+                pass.block(position, &why);
+            }
+            pass.obey_hold().await?;
+            let rows = pass.workable(page.rows).await?;
+            let outcomes = pass.publish(&rows).await;
+            pass.settle(&rows, outcomes).await?;
+            if pass.nobody_answers() {
+                return pass.end_early();
+            }
+            if clock::now() >= until {
+                pass.leave(Left::MoreToDo(after));
+                return pass.end_early();
+            }
+            after = Some(last);
+        }
+    }
+
+    async fn begin(
+        relay: &'a Relay,
+        bucket: &'a str,
+        began_after: Option<String>,
+        until: Timestamp,
+    ) -> Result<Self, Error> {
+        relay.producer.prepare().await?;
+        let signer = Signer { key: relay.key().await?, is_v2: relay.config.signs_v2 };
+        Ok(Self {
+            relay,
+            bucket,
+            began_after,
+            until,
+            signer,
+            order: Order::default(),
+            blocked: BTreeSet::new(),
+            strikes: Mutex::default(),
+            dead_letters_fail: false,
+            trouble: None,
+            done: Done::default(),
+        })
+    }
+
+    fn end(mut self) -> Result<Done, Error> {
+        self.done.is_whole = true;
+        self.end_early()
+    }
+
+    fn end_early(&mut self) -> Result<Done, Error> {
+        match self.trouble.take() {
+            Some(trouble) => Err(trouble),
+            None => Ok(std::mem::take(&mut self.done)),
+        }
+    }
+
+    fn leave(&mut self, left: Left) {
+        self.done.left = std::mem::take(&mut self.done.left).or(left);
+    }
+
+    /// The brokers are away, for all that we can tell.
+    fn nobody_answers(&self) -> bool {
+        let strikes = self.strikes();
+        let is_silent = |topic: &&str| strikes.get(*topic).is_some_and(|count| *count >= STRIKES);
+        TOPICS.iter().all(is_silent)
+    }
+
+    /// How long a message may take: not long where others got no answer.
+    fn patience(&self, topic: &str, now: Timestamp) -> Duration {
+        let left = Duration::from_millis(self.until.distance_ms(now));
+        let strikes = self.strikes();
+        let is_out = strikes.values().any(|count| *count >= STRIKES);
+        if strikes.contains_key(topic) || (is_out && self.done.acknowledged == 0) {
+            left.min(IMPATIENCE)
+        } else {
+            left
+        }
+    }
+
+    fn strikes(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
+        self.strikes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operator's word counts from the next page on.
+    async fn obey_hold(&mut self) -> Result<(), Error> {
+        if let Some(reason) = self.relay.outbox.hold().await? {
+            tracing::warn!(reason, "{ESCROW_COMMANDS} is held by an operator");
+            self.order.silence(&ESCROW_COMMANDS.to_owned());
+        }
+        Ok(())
+    }
+
+    /// A row does not read back.
+    fn block(&mut self, position: String, why: &Corrupt) {
+        self.relay.metrics.count(CRITICAL, "");
+        tracing::error!(self.bucket, position, severity = "CRITICAL", "{why}");
+        self.blocked.insert(position);
+        self.leave(Left::NextBell);
+    }
+
+    /// The rows whose predecessors are gone, or were worked on in this pass.
+    async fn workable(&mut self, rows: Vec<Row>) -> Result<Vec<Row>, Error> {
+        let (earlier, present) = self.look_back(&rows).await?;
+        let mut workable = Vec::with_capacity(earlier.len() + rows.len());
+        for row in earlier.into_values().chain(rows) {
+            match self.order.must_be_gone(&row.aggregate_id, row.previous.as_ref()) {
+                Some(previous) if self.blocked.contains(previous) => {
+                    self.blocked.insert(row.position);
+                }
+                // It was committed behind the query's back.
+                Some(previous) if present.contains(previous) => {
+                    self.done.missing.push(previous.clone());
+                    self.blocked.insert(row.position);
+                    self.leave(Left::Until(clock::now().plus(self.relay.config.poll_interval)));
+                }
+                Some(_) | None => {
+                    self.order.work_on(&row.aggregate_id, row.position.clone());
+                    workable.push(row);
+                }
+            }
+        }
+        Ok(workable)
+    }
+
+    /// The predecessors of some rows that are there now. Those from before where the pass began are read,
+    /// back to each aggregate's first, and worked on with the rows that depend on them.
+    async fn look_back(
+        &mut self,
+        rows: &[Row],
+    ) -> Result<(BTreeMap<String, Row>, BTreeSet<String>), Error> {
+        let (mut earlier, mut present) = (BTreeMap::new(), BTreeSet::new());
+        let mut asked = self.in_question(rows);
+        while !asked.is_empty() {
+            let found = self.relay.outbox.find(self.bucket, &asked).await?;
+            asked.clear();
+            for (position, row) in found {
+                present.insert(position.clone());
+                let is_read = self.began_after.as_ref().is_none_or(|began| position > *began);
+                if is_read || self.blocked.contains(&position) {
+                    continue;
+                }
+                match row {
+                    Ok(row) => {
+                        let previous = row.previous.as_ref();
+                        asked.extend(self.order.must_be_gone(&row.aggregate_id, previous).cloned());
+                        earlier.insert(position, row);
+                    }
+                    Err(why) => self.block(position, &why),
+                }
+            }
+        }
+        Ok((earlier, present))
+    }
+
+    /// What the order will want to be gone, if each of these rows is worked on in its turn.
+    fn in_question(&self, rows: &[Row]) -> BTreeSet<String> {
+        let mut last_on_page: BTreeMap<&str, &String> = BTreeMap::new();
+        let mut asked = BTreeSet::new();
+        for row in rows {
+            let missing = match last_on_page.insert(&row.aggregate_id, &row.position) {
+                Some(last) => row.previous.as_ref().filter(|previous| *previous != last),
+                None => self.order.must_be_gone(&row.aggregate_id, row.previous.as_ref()),
+            };
+            asked.extend(missing.cloned());
+        }
+        asked
+    }
+
+    /// Publishes what may be published of some rows: an aggregate's messages on a topic one after the
+    /// other, all others at once.
+    async fn publish(&self, rows: &[Row]) -> Vec<(Place, Outcome)> {
+        let mut lanes: BTreeMap<(&String, &String), Vec<Place>> = BTreeMap::new();
+        for (index, row) in rows.iter().enumerate() {
+            let open = row.messages.iter().enumerate().filter(|(_, message)| !message.is_done);
+            for (number, message) in open {
+                let lane = lanes.entry((&row.aggregate_id, &message.topic)).or_default();
+                lane.push((index, number));
+            }
+        }
+        let lanes = lanes.into_iter().map(|((aggregate, topic), places)| {
+            self.lane(rows, places, self.order.may_publish(aggregate, topic))
+        });
+        join_all(lanes).await.into_iter().flatten().collect()
+    }
+
+    /// An aggregate's messages on one topic. The first that is not acknowledged holds back the rest.
+    async fn lane(&self, rows: &[Row], places: Vec<Place>, open: bool) -> Vec<(Place, Outcome)> {
+        let mut outcomes = Vec::with_capacity(places.len());
+        let mut open = open;
+        for place in places {
+            let (row, message) = (&rows[place.0], &rows[place.0].messages[place.1]);
+            let outcome = if open {
+                self.try_to_send(row, message).await
+            } else {
+                Outcome::NotTried { until: None }
+            };
+            open &= matches!(outcome, Outcome::Acknowledged);
+            outcomes.push((place, outcome));
+        }
+        outcomes
+    }
+
+    async fn try_to_send(&self, row: &Row, message: &Message) -> Outcome {
+        let now = clock::now();
+        let Failures { is_stuck, not_before, .. } = message.failures;
+        if is_stuck || not_before.is_some_and(|at| at > now) {
+            return Outcome::NotTried { until: not_before.filter(|_| !is_stuck) };
+        }
+        if now >= self.until {
+            return Outcome::OutOfTime;
+        }
+        if self.strikes().get(&message.topic).is_some_and(|count| *count >= STRIKES) {
+            return Outcome::NotTried { until: None };
+        }
+        let body = envelope::envelope(row, message).to_string().into_bytes();
+        let record = Record {
+            topic: &message.topic,
+            key: &row.aggregate_id,
+            headers: self.signer.headers(row, message, &body),
+            body: &body,
+        };
+        match self.relay.producer.send(&record, self.patience(&message.topic, now)).await {
+            Ok(()) => {
+                self.strikes().remove(&message.topic);
+                let latency_ms = clock::now().distance_ms(row.created_at);
+                let metrics = &self.relay.metrics;
+                metrics.observe("outbox.publish_latency", "Milliseconds", latency_ms, "");
+                metrics.count("outbox.published", "");
+                Outcome::Acknowledged
+            }
+            Err(failure) => {
+                if matches!(failure, Failure::Transport(_)) {
+                    *self.strikes().entry(message.topic.clone()).or_default() += 1;
+                }
+                Outcome::Failed(failure)
+            }
+        }
+    }
+
+    /// Writes down what became of some rows, and learns from it for the rest of the pass. What was
+    /// acknowledged is written down first: nothing that a failure brings about may lose it.
+    async fn settle(&mut self, rows: &[Row], outcomes: Vec<(Place, Outcome)>) -> Result<(), Error> {
+        let mut acknowledged: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut failures = Vec::new();
+        for (place, outcome) in outcomes {
+            let (row, message) = (&rows[place.0], &rows[place.0].messages[place.1]);
+            if !matches!(outcome, Outcome::Acknowledged) {
+                self.order.hold(&row.aggregate_id, &message.topic);
+            }
+            match outcome {
+                Outcome::Acknowledged => {
+                    self.done.acknowledged += 1;
+                    acknowledged.entry(place.0).or_default().push(place.1);
+                    if message.failures.count > self.relay.config.retries.max {
+                        dead_letter::resolve(self.relay, row, message).await;
+                    }
+                }
+                Outcome::NotTried { until } => {
+                    self.leave(until.map_or(Left::NextBell, Left::Until));
+                }
+                // The rest of the page is looked at again; see `run`.
+                Outcome::OutOfTime => self.leave(Left::NextBell),
+                Outcome::Failed(failure) => failures.push((place, failure)),
+            }
+        }
+        self.write_down(rows, &acknowledged).await?;
+        for (place, failure) in failures {
+            let row = &rows[place.0];
+            match self.failed(row, place.1, failure).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    // The next pass finds all of it done, and what waited behind it may go.
+                    let outbox = &self.relay.outbox;
+                    outbox.note_done(self.bucket, &row.position, &[place.1]).await?;
+                    self.leave(Left::Until(clock::now()));
+                }
+                Err(trouble) => {
+                    self.leave(Left::NextBell);
+                    self.trouble.get_or_insert(trouble);
+                }
+            }
+        }
+        let strikes = self.strikes().clone();
+        for (topic, _) in strikes.into_iter().filter(|(_, strikes)| *strikes >= STRIKES) {
+            self.order.silence(&topic);
+        }
+        Ok(())
+    }
+
+    async fn write_down(
+        &mut self,
+        rows: &[Row],
+        newly_done: &BTreeMap<usize, Vec<usize>>,
+    ) -> Result<(), Error> {
+        let (mut deletable, mut notes) = (Vec::new(), Vec::new());
+        for (index, row) in rows.iter().enumerate() {
+            let now_done = newly_done.get(&index).map(Vec::as_slice).unwrap_or_default();
+            let before = row.messages.iter().filter(|message| message.is_done).count();
+            let is_done = before + now_done.len() == row.messages.len();
+            if self.order.may_delete(&row.aggregate_id, is_done) {
+                deletable.push(row.position.clone());
+            } else if !now_done.is_empty() {
+                notes.push(self.relay.outbox.note_done(self.bucket, &row.position, now_done));
+            }
+        }
+        let notes = async { join_all(notes).await.into_iter().collect::<Result<(), _>>() };
+        let deleted = self.relay.outbox.delete(self.bucket, &deletable);
+        let (noted, deleted) = futures::join!(notes, deleted);
+        noted?;
+        Ok(deleted?)
+    }
+
+    /// A message was refused, or nobody answered. True where it is given up and out of the way.
+    async fn failed(&mut self, row: &Row, number: usize, failure: Failure) -> Result<bool, Error> {
+        let metrics = &self.relay.metrics;
+        let topic = &row.messages[number].topic;
+        match failure {
+            Failure::Transport(error) => {
+                tracing::warn!(topic, error, "no answer");
+                metrics.count("outbox.unanswered", "");
+                self.leave(Left::NextBell);
+                Ok(false)
+            }
+            Failure::Topic(error) => {
+                tracing::error!(topic, error, "the topic takes nothing");
+                metrics.count("outbox.topic_refused", "");
+                self.order.silence(topic);
+                self.leave(Left::NextBell);
+                Ok(false)
+            }
+            Failure::Record { error, is_oversized } => {
+                self.refused(row, number, &error, is_oversized).await
+            }
+        }
+    }
+
+    /// A message failed by its own fault: it is tried again later, or given up.
+    async fn refused(
+        &mut self,
+        row: &Row,
+        number: usize,
+        error: &str,
+        is_oversized: bool,
+    ) -> Result<bool, Error> {
+        let (relay, message) = (self.relay, &row.messages[number]);
+        let retries = message.failures.count;
+        let (event_id, topic) = (&message.id, &message.topic);
+        let note = async |failures: Failures| {
+            relay.outbox.note_failures(self.bucket, &row.position, number, &failures).await
+        };
+        if retries < relay.config.retries.max {
+            let at = clock::now().plus(backoff::delay(&relay.config.retries, retries));
+            note(Failures { count: retries + 1, not_before: Some(at), is_stuck: false }).await?;
+            relay.metrics.count("outbox.retries", "");
+            tracing::warn!(event_id, topic, retries, error, "not published, and tried again");
+            self.leave(Left::Until(at));
+            return Ok(false);
+        }
+        let patience =
+            if self.dead_letters_fail { 0 } else { self.until.distance_ms(clock::now()) };
+        let reason = Reason { error, is_oversized };
+        let patience = Duration::from_millis(patience);
+        let GivenUp { letter_id, is_kept, is_told } =
+            dead_letter::give_up(relay, &self.signer, row, message, reason, patience).await?;
+        self.dead_letters_fail |= !is_told;
+        relay.metrics.count("outbox.dead_lettered", "");
+        let is_critical = topic == ESCROW_COMMANDS || !is_kept;
+        if is_critical {
+            relay.metrics.count(CRITICAL, "");
+        }
+        let severity = if is_critical { "CRITICAL" } else { "WARNING" };
+        // What an operator needs to have it tried again.
+        let (bucket, position) = (self.bucket, &row.position);
+        tracing::error!(
+            event_id, topic, letter_id, error, severity, bucket, position, number, "given up"
+        );
+        if is_critical {
+            // No later command about this money until an operator has acted; and no message is deleted
+            // that its letter does not have.
+            note(Failures { count: retries + 1, not_before: None, is_stuck: true }).await?;
+            self.leave(Left::NextBell);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+impl Default for Done {
+    fn default() -> Self {
+        Self { left: Left::Nothing, acknowledged: 0, missing: Vec::new(), is_whole: false }
+    }
+}
