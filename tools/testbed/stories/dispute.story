@@ -21,3 +21,5 @@ a show
 a refunder refunded 1 0.4 TON
 a refunder refunded 2 1 TON
 a show
+# What the workers and the parties were told.
+a published

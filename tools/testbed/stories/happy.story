@@ -14,3 +14,5 @@ a verifier passed
 a show
 a payer paid_out
 a show
+# What the workers and the parties were told.
+a published
