@@ -301,6 +301,21 @@ def check_groups(resources):
         problems.append(f"the consumer group {group} is used by two mappings at once")
 
 
+def check_metrics(resources):
+    """An alarm of ours listens to a metric that the code counts, and some code counts."""
+    code = "".join(
+        open(os.path.join(folder, name), encoding="utf-8").read()
+        for root in ("functions", "shared")
+        for folder, _, names in os.walk(root)
+        for name in names
+        if name.endswith(".rs")
+    )
+    for name, alarm in of_type(resources, "AWS::CloudWatch::Alarm").items():
+        properties = alarm["Properties"]
+        if properties["Namespace"] == {"Ref": "MetricsNamespace"} and f'"{properties["MetricName"]}"' not in code:
+            problems.append(f"{name}: no function counts {properties['MetricName']}")
+
+
 def check_apis(resources):
     """Every method asks for IAM, and callers outside the allowed networks are denied."""
     for name, api in of_type(resources, "AWS::ApiGateway::RestApi").items():
@@ -363,6 +378,7 @@ def main():
         check_function(function, functions, resources)
     check_groups(resources)
     check_apis(resources)
+    check_metrics(resources)
     check_tables(catalog["tables"], cfn_yaml.load("infra/data.yaml")["Resources"])
     for problem in problems:
         print(f"compare: {problem}", file=sys.stderr)

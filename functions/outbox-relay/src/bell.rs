@@ -120,7 +120,7 @@ fn all_buckets() -> impl Iterator<Item = String> {
 }
 
 /// Rings every bucket that has a row, and tells how much waits.
-async fn ring_all(relay: &Relay) -> Result<(), relay::Error> {
+pub async fn ring_all(relay: &Relay) -> Result<(), relay::Error> {
     let depths = all_buckets().map(|bucket| async {
         let depth = relay.outbox.depth(&bucket).await;
         (bucket, depth)

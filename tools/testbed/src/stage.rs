@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use aws_sdk_dynamodb::types::{AttributeValue, PutRequest, WriteRequest};
 use domain::ids::DealId;
 use domain::plan::outbox_position;
+use domain::state::Status;
 use domain::time::Timestamp;
 use outbox_relay::bell;
 use outbox_relay::config::Config;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::bed::Bed;
 use crate::broker::Broker;
+use crate::deals;
 use crate::deployed::fresh_deal;
 use crate::published::{self, Expected, Record, read_back};
 use crate::records::sqs_event;
@@ -43,6 +45,11 @@ impl Stage {
 
     pub async fn on(name: &str, broker: Broker) -> Self {
         Self::with(Bed::new(name).await, broker).await
+    }
+
+    /// With an embedded broker of its own, which may be slowed, taken down or told what to say.
+    pub async fn embedded(name: &str) -> Self {
+        Self::on(name, Broker::embedded()).await
     }
 
     pub async fn with(bed: Bed, broker: Broker) -> Self {
@@ -102,6 +109,13 @@ impl Stage {
     /// The bells that were rung and that nobody answered.
     pub async fn bells(&self) -> Vec<Value> {
         self.bed.take(&self.bed.config.queues.doorbell_url).await
+    }
+
+    /// A new deal, brought so far.
+    pub async fn open(&self, status: Status) -> DealId {
+        let deal = new_deal();
+        deals::open(&self.bed.store, deal, status).await;
+        deal
     }
 
     pub async fn rows(&self) -> Vec<Value> {
@@ -234,4 +248,35 @@ pub fn neighbours(count: usize) -> Vec<String> {
     let others = std::iter::repeat_with(|| new_deal().to_string());
     let others = others.filter(|aggregate| bucket(aggregate) == wanted);
     std::iter::once(first).chain(others).take(count).collect()
+}
+
+/// Rows of so many aggregates, one of them with a first message that is too large; and what is expected.
+pub fn backlog(
+    topic: &str,
+    aggregates: usize,
+    each: u64,
+    large: Option<usize>,
+) -> (Vec<Value>, Expected) {
+    let now = clock::now();
+    let (mut rows, mut expected) = (Vec::new(), Expected::default());
+    for number in 0..aggregates {
+        let name = new_deal().to_string();
+        let mut previous: Option<String> = None;
+        for seq in 1..=each {
+            let size = if large == Some(number) && seq == 1 { 30_000 } else { 200 };
+            let row = made_up(&name, seq, previous.as_deref(), now, &[(topic, size)]);
+            previous = row["position"].as_str().map(str::to_owned);
+            rows.push(row);
+            expected.0.entry(name.clone()).or_default().push(format!("{name}-{seq}-0"));
+        }
+    }
+    (rows, expected)
+}
+
+pub fn only(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+pub fn ids(records: &[Record]) -> Vec<String> {
+    records.iter().map(Record::event_id).collect()
 }

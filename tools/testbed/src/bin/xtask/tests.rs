@@ -33,7 +33,8 @@ impl Tier {
 }
 
 /// The tests that run on Kafka, beside those of the event source itself.
-const ON_KAFKA: &[&str] = &["kills", "relay", "relay_kills", "relay_outages"];
+const ON_KAFKA: &[&str] =
+    &["kills", "relay", "relay_bells", "relay_failures", "relay_kills", "relay_outages"];
 /// Those that need what only Apache Kafka has.
 const ON_APACHE_KAFKA: &[&str] = &["logins", SOAK];
 const SOAK: &str = "relay_soak";
