@@ -149,7 +149,7 @@ def main():
                 event = json.loads(body)
                 is_new = apply(store, topic, event)
                 line = f"{event['aggregate_id']}  {event['event_type']:<25} {told(topic, event)}"
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, sqlite3.Error) as error:
                 # Nothing that comes again would mend it. A consumer of your own keeps it for somebody to see.
                 refused += 1
                 print(f"{topic:<21} a message that keeps to no schema is left alone: {error!r}")

@@ -1,6 +1,7 @@
 //! The doorbell: which buckets have news. A bell is a hint; each minute the schedule has them all rung.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use domain::time::Timestamp;
 use futures::future::join_all;
@@ -14,7 +15,7 @@ use platform::wire::{Event, UnknownEvent, sqs};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::relay::{self, Left, Relay, Start};
+use crate::relay::{Left, Relay, Start, span};
 
 /// Kept for what must be written down after the last record.
 const RESERVE_SECS: u32 = 8;
@@ -41,34 +42,32 @@ pub async fn run() -> Result<(), lambda_runtime::Error> {
     .await
 }
 
-/// One invocation: the answer that SQS wants. A bell is done once its bucket was worked on, whatever is
-/// left there; only what kept us from looking brings it again.
+/// One invocation: the answer that SQS wants. Every bell is done, whatever is left in its bucket and
+/// whatever kept us from looking: the schedule rings again within a minute, while a bell that is
+/// given back closes its bucket until it comes again.
 pub async fn invoke(relay: &Relay, payload: Value, deadline: Timestamp) -> Result<Value, Error> {
     let Event::Sqs(messages) = Event::read(payload)? else { return Err(Error::NoQueue) };
-    let mut failed = Vec::new();
-    let mut buckets: BTreeMap<String, (Start, Vec<String>)> = BTreeMap::new();
-    let mut for_all = Vec::new();
+    let mut starts: BTreeMap<String, Start> = BTreeMap::new();
+    let (mut again, mut for_all) = (Vec::new(), false);
     for message in messages {
         match bell(&message.body) {
             Some(Bell::Bucket(bucket, start)) => {
-                let (earliest, ids) = buckets.entry(bucket).or_insert((Start::News, Vec::new()));
-                *earliest = start.min(earliest.clone());
-                ids.push(message.id);
+                let before = starts.remove(&bucket);
+                let (first, has_whole_after) = merge(before, start);
+                if has_whole_after {
+                    again.push((bucket.clone(), json!({"bucket": bucket, "whole": true})));
+                }
+                starts.insert(bucket, first);
             }
-            Some(Bell::All) => for_all.push(message.id),
+            Some(Bell::All) => for_all = true,
             None => tracing::warn!(message_id = message.id, "this is no bell; it is dropped"),
         }
     }
-    if !for_all.is_empty()
-        && let Err(error) = ring_all(relay).await
-    {
-        tracing::error!(%error, "not all buckets could be looked at");
-        failed.extend(for_all);
+    if for_all {
+        ring_all(relay).await;
     }
     let until = deadline.minus_secs(RESERVE_SECS);
-    let starts = buckets.iter().map(|(bucket, (start, _))| (bucket.clone(), start.clone()));
-    let mut again = BTreeMap::new();
-    for (bucket, done) in relay.work_on(&starts.collect(), until).await {
+    for (bucket, done) in relay.work_on(&starts, until).await {
         match done {
             Ok(Left::Nothing) => tracing::info!(bucket, "drained"),
             Ok(left) => {
@@ -78,20 +77,32 @@ pub async fn invoke(relay: &Relay, payload: Value, deadline: Timestamp) -> Resul
                         Some(after) => json!({"bucket": bucket, "after": after}),
                         None => json!({"bucket": bucket, "whole": true}),
                     };
-                    again.insert(bucket, bell);
+                    again.push((bucket, bell));
                 }
             }
             Err(error) => {
+                relay.metrics.count("outbox.troubles", "");
                 tracing::error!(bucket, %error, "the bucket was not worked on");
-                failed.extend(buckets.remove(&bucket).into_iter().flat_map(|(_, ids)| ids));
             }
         }
     }
     relay.doorbell.send(&again).await;
     relay.forget().await;
     relay.metrics.flush(OUTBOX_RELAY.name);
-    let response = sqs::response(failed).map_err(Error::Response)?;
+    let response = sqs::response(Vec::new()).map_err(Error::Response)?;
     Ok(serde_json::to_value(response).expect("the response is plain JSON"))
+}
+
+/// Where to begin for two bells, and whether the whole bucket is still to be looked at after that: what
+/// an invocation had no time for comes first, or it would never come.
+fn merge(one: Option<Start>, other: Start) -> (Start, bool) {
+    match (one, other) {
+        (None, start) | (Some(Start::News), start) | (Some(start), Start::News) => (start, false),
+        (Some(Start::Beginning), Start::Beginning) => (Start::Beginning, false),
+        (Some(Start::After(one)), Start::After(other)) => (Start::After(one.min(other)), false),
+        (Some(Start::After(after)), Start::Beginning)
+        | (Some(Start::Beginning), Start::After(after)) => (Start::After(after), true),
+    }
 }
 
 enum Bell {
@@ -120,31 +131,32 @@ fn all_buckets() -> impl Iterator<Item = String> {
 }
 
 /// Rings every bucket that has a row, and tells how much waits.
-pub async fn ring_all(relay: &Relay) -> Result<(), relay::Error> {
+pub async fn ring_all(relay: &Relay) {
     let depths = all_buckets().map(|bucket| async {
         let depth = relay.outbox.depth(&bucket).await;
         (bucket, depth)
     });
     let now = clock::now();
-    let (mut pending, mut oldest_ms) = (0, 0);
-    let mut bells = BTreeMap::new();
+    let (mut pending, mut oldest) = (0, Duration::ZERO);
+    let mut bells = Vec::new();
     let mut by_retries: BTreeMap<u32, u64> = BTreeMap::new();
-    let mut unknown = None;
     for (bucket, depth) in join_all(depths).await {
         match depth {
             Ok(depth) if depth.rows > 0 => {
                 pending += depth.rows;
-                oldest_ms = oldest_ms.max(depth.oldest.map_or(0, |at| now.distance_ms(at)));
+                oldest = oldest.max(depth.oldest.map_or(Duration::ZERO, |at| span(at, now)));
                 for (retries, messages) in depth.by_retries {
                     *by_retries.entry(retries).or_default() += messages;
                 }
             }
             Ok(_) => continue,
-            // It may have something.
-            Err(error) => unknown = Some(error),
+            Err(error) => {
+                relay.metrics.count("outbox.troubles", "");
+                tracing::error!(bucket, %error, "not counted; it may have something");
+            }
         }
         let bell = json!({"bucket": bucket, "whole": true});
-        bells.insert(bucket, bell);
+        bells.push((bucket, bell));
     }
     relay.doorbell.send(&bells).await;
     relay.metrics.observe("outbox.pending", "Count", pending, "");
@@ -152,9 +164,26 @@ pub async fn ring_all(relay: &Relay) -> Result<(), relay::Error> {
         let dimension = format!("retry_count={retries}");
         relay.metrics.observe("outbox.waiting", "Count", messages, &dimension);
     }
-    relay.metrics.observe("outbox.oldest_age_seconds", "Seconds", oldest_ms / 1000, "");
-    match unknown {
-        Some(error) => Err(error.into()),
-        None => Ok(()),
+    relay.metrics.observe("outbox.oldest_age_seconds", "Seconds", oldest.as_secs(), "");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_had_no_time_comes_before_the_whole_and_news_before_nothing() {
+        let after = |place: &str| Start::After(place.to_owned());
+        for (one, other, wanted) in [
+            (Start::News, Start::News, (Start::News, false)),
+            (Start::News, Start::Beginning, (Start::Beginning, false)),
+            (Start::News, after("5"), (after("5"), false)),
+            (after("7"), after("5"), (after("5"), false)),
+            (Start::Beginning, after("5"), (after("5"), true)),
+            (Start::Beginning, Start::Beginning, (Start::Beginning, false)),
+        ] {
+            assert_eq!(merge(Some(one.clone()), other.clone()), wanted);
+            assert_eq!(merge(Some(other), one), wanted);
+        }
     }
 }

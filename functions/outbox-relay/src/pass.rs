@@ -18,7 +18,7 @@ use platform::telemetry::CRITICAL;
 use crate::envelope::{self, Signer};
 use crate::order::Order;
 use crate::producer::{Failure, Record};
-use crate::relay::{Error, Left, Relay};
+use crate::relay::{Error, Left, Relay, span};
 
 /// So many records without an answer in a row silence their topic for the rest of a pass. It ends once
 /// all topics are silent. What one topic does not take must not hold up the others.
@@ -35,6 +35,8 @@ pub struct Done {
     pub missing: Vec<String>,
     /// The pass came to the bucket's end.
     pub is_whole: bool,
+    /// Somebody was asked, and nobody answered.
+    pub is_out: bool,
 }
 
 pub(crate) struct Pass<'a> {
@@ -51,8 +53,6 @@ pub(crate) struct Pass<'a> {
     strikes: Mutex<BTreeMap<String, u32>>,
     /// The dead-letter topic took nothing in this pass.
     dead_letters_fail: bool,
-    /// What could not be written down about a failure. The rest goes on; the bell comes again.
-    trouble: Option<Error>,
     done: Done,
 }
 
@@ -84,7 +84,9 @@ impl<'a> Pass<'a> {
             let limit = relay.config.batch_size;
             let page = relay.outbox.page(bucket, after.as_deref(), limit).await?;
             let Some(last) = page.last else {
-                return pass.map_or_else(|| Ok(Done::default()), Self::end);
+                let Some(pass) = &mut pass else { return Ok(Done::default()) };
+                pass.done.is_whole = true;
+                return Ok(pass.end());
             };
             // Nothing is asked for the sake of an empty bucket.
             let pass = match &mut pass {
@@ -98,12 +100,12 @@ impl<'a> Pass<'a> {
             let rows = pass.workable(page.rows).await?;
             let outcomes = pass.publish(&rows).await;
             pass.settle(&rows, outcomes).await?;
-            if pass.nobody_answers() {
-                return pass.end_early();
-            }
             if clock::now() >= until {
                 pass.leave(Left::MoreToDo(after));
-                return pass.end_early();
+                return Ok(pass.end());
+            }
+            if pass.nobody_answers() {
+                return Ok(pass.end());
             }
             after = Some(last);
         }
@@ -127,21 +129,13 @@ impl<'a> Pass<'a> {
             blocked: BTreeSet::new(),
             strikes: Mutex::default(),
             dead_letters_fail: false,
-            trouble: None,
             done: Done::default(),
         })
     }
 
-    fn end(mut self) -> Result<Done, Error> {
-        self.done.is_whole = true;
-        self.end_early()
-    }
-
-    fn end_early(&mut self) -> Result<Done, Error> {
-        match self.trouble.take() {
-            Some(trouble) => Err(trouble),
-            None => Ok(std::mem::take(&mut self.done)),
-        }
+    fn end(&mut self) -> Done {
+        let is_out = self.done.acknowledged == 0 && !self.strikes().is_empty();
+        Done { is_out, ..std::mem::take(&mut self.done) }
     }
 
     fn leave(&mut self, left: Left) {
@@ -157,7 +151,7 @@ impl<'a> Pass<'a> {
 
     /// How long a message may take: not long where others got no answer.
     fn patience(&self, topic: &str, now: Timestamp) -> Duration {
-        let left = Duration::from_millis(self.until.distance_ms(now));
+        let left = span(now, self.until);
         let strikes = self.strikes();
         let is_out = strikes.values().any(|count| *count >= STRIKES);
         if strikes.contains_key(topic) || (is_out && self.done.acknowledged == 0) {
@@ -320,6 +314,10 @@ impl<'a> Pass<'a> {
             }
             Err(failure) => {
                 if matches!(failure, Failure::Transport(_)) {
+                    if clock::now() >= self.until {
+                        // It was not given the time for an answer.
+                        return Outcome::OutOfTime;
+                    }
                     *self.strikes().entry(message.topic.clone()).or_default() += 1;
                 }
                 Outcome::Failed(failure)
@@ -330,6 +328,12 @@ impl<'a> Pass<'a> {
 
 impl Default for Done {
     fn default() -> Self {
-        Self { left: Left::Nothing, acknowledged: 0, missing: Vec::new(), is_whole: false }
+        Self {
+            left: Left::Nothing,
+            acknowledged: 0,
+            missing: Vec::new(),
+            is_whole: false,
+            is_out: false,
+        }
     }
 }

@@ -64,7 +64,7 @@ impl Left {
 }
 
 /// Where in a bucket to begin.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     Beginning,
     /// Time ran out here.
@@ -162,6 +162,10 @@ impl Relay {
             let is_siege =
                 done.acknowledged == 0 && done.missing.iter().any(|row| missing.contains(row));
             missing = done.missing;
+            if done.is_out {
+                // A probe is enough. What is left waits for the schedule, not for other buckets.
+                return Ok(Left::NextBell);
+            }
             let now_left = match done.left {
                 Left::Until(at) if is_siege || at >= until => Left::NextBell,
                 left => left,
@@ -211,12 +215,9 @@ impl Relay {
             return;
         }
         let to = outbox_position(begun.minus_secs(NEWS_SECS), "", 0);
-        if let Some(looked_at) = looked_at.get_mut(bucket) {
-            looked_at.to = to;
-        } else if from_beginning {
-            let forget_at = begun.plus_secs(WHOLE_LOOK_EVERY_SECS);
-            looked_at.insert(bucket.to_owned(), LookedAt { to, forget_at });
-        }
+        let forget_at = begun.plus_secs(WHOLE_LOOK_EVERY_SECS);
+        let looked_at = looked_at.entry(bucket.to_owned());
+        looked_at.or_insert(LookedAt { to: String::new(), forget_at }).to = to;
     }
 
     /// What records are signed with now.
@@ -266,6 +267,7 @@ impl Busy {
     }
 }
 
-fn span(from: Timestamp, to: Timestamp) -> Duration {
+/// None at all where the second comes first.
+pub(crate) fn span(from: Timestamp, to: Timestamp) -> Duration {
     Duration::from_millis(u64::try_from(to.as_millis() - from.as_millis()).unwrap_or_default())
 }

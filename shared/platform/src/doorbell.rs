@@ -1,7 +1,7 @@
 //! Rings for the outbox relay after a commit: one FIFO message per bucket. Best effort: what a lost
 //! ring leaves behind, the relay's own schedule finds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,13 +33,12 @@ impl Doorbell {
 
     async fn ring(&self, buckets: &BTreeSet<String>) {
         let news = |bucket: &String| (bucket.clone(), json!({"bucket": bucket}));
-        self.send(&buckets.iter().map(news).collect()).await;
+        self.send(&buckets.iter().map(news).collect::<Vec<_>>()).await;
     }
 
-    /// Sends a bell to each of some buckets. Every one has a deduplication id of its own: an equal one
+    /// Sends some bells, each to its bucket. Every one has a deduplication id of its own: an equal one
     /// within five minutes would be swallowed, and with it the news.
-    pub async fn send(&self, bells: &BTreeMap<String, Value>) {
-        let bells: Vec<(&String, &Value)> = bells.iter().collect();
+    pub async fn send(&self, bells: &[(String, Value)]) {
         for chunk in bells.chunks(10) {
             let entries = chunk.iter().enumerate().map(|(index, (bucket, bell))| {
                 let ring = self.rings.fetch_add(1, Ordering::Relaxed);

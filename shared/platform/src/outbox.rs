@@ -11,7 +11,6 @@ use aws_sdk_dynamodb::types::{
 };
 use domain::time::Timestamp;
 use futures::future::join_all;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -345,7 +344,7 @@ fn read(mut item: Item) -> Result<Row, Corrupt> {
     let messages = messages.iter().enumerate().map(|(index, message)| {
         let field = |name: &'static str| own(&message[name]).ok_or_else(|| corrupt(name));
         let payload = field("payload")?;
-        serde_json::from_str::<IgnoredAny>(&payload).map_err(|_| corrupt("payload"))?;
+        serde_json::from_str::<Value>(&payload).map_err(|_| corrupt("payload"))?;
         Ok(Message {
             id: field("id")?,
             topic: field("topic")?,

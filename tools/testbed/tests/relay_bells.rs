@@ -216,7 +216,7 @@ async fn it_tells_how_much_waits_since_when_and_how_long_publishing_took() {
         stage.put(name, 1, None, clock::now(), &[(&topic, 10), (&topic, 10)]).await;
     }
     let relay = stage.relay();
-    bell::ring_all(&relay).await.expect("all buckets can be looked at");
+    bell::ring_all(&relay).await;
     assert_eq!(relay.metrics.observed("outbox.pending"), [3]);
     assert_eq!(relay.metrics.observed("outbox.waiting"), [5], "none was tried again");
     let age = relay.metrics.observed("outbox.oldest_age_seconds");
@@ -227,7 +227,7 @@ async fn it_tells_how_much_waits_since_when_and_how_long_publishing_took() {
     assert_eq!(relay.metrics.observed("outbox.publish_latency").len(), 4);
     assert_eq!(relay.metrics.counted("outbox.published"), 4);
     assert_eq!(relay.metrics.counted("outbox.retries"), 1);
-    bell::ring_all(&relay).await.expect("all buckets can be looked at");
+    bell::ring_all(&relay).await;
     assert_eq!(relay.metrics.observed("outbox.pending"), [3, 1]);
     assert_eq!(relay.metrics.observed("outbox.waiting"), [5, 1], "the one that was tried once");
 }

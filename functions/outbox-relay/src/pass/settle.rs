@@ -14,7 +14,7 @@ use super::{Outcome, Pass, Place, STRIKES};
 use crate::backoff;
 use crate::dead_letter::{self, GivenUp, Reason};
 use crate::producer::Failure;
-use crate::relay::{Error, Left};
+use crate::relay::{Error, Left, span};
 
 impl Pass<'_> {
     /// Writes down what became of some rows, and learns from it for the rest of the pass. What was
@@ -25,7 +25,7 @@ impl Pass<'_> {
         outcomes: Vec<(Place, Outcome)>,
     ) -> Result<(), Error> {
         let mut acknowledged: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        let mut failures = Vec::new();
+        let (mut failures, mut resolved) = (Vec::new(), Vec::new());
         for (place, outcome) in outcomes {
             let (row, message) = (&rows[place.0], &rows[place.0].messages[place.1]);
             if !matches!(outcome, Outcome::Acknowledged) {
@@ -35,8 +35,8 @@ impl Pass<'_> {
                 Outcome::Acknowledged => {
                     self.done.acknowledged += 1;
                     acknowledged.entry(place.0).or_default().push(place.1);
-                    if message.failures.count > self.relay.config.retries.max {
-                        dead_letter::resolve(self.relay, row, message).await;
+                    if self.was_given_up(&message.failures) {
+                        resolved.push((row, message));
                     }
                 }
                 Outcome::NotTried { until } => {
@@ -48,7 +48,15 @@ impl Pass<'_> {
             }
         }
         self.write_down(rows, &acknowledged).await?;
+        for (row, message) in resolved {
+            dead_letter::resolve(self.relay, row, message).await;
+        }
         for (place, failure) in failures {
+            if clock::now() >= self.until {
+                // It fails again the next time.
+                self.leave(Left::NextBell);
+                break;
+            }
             let row = &rows[place.0];
             match self.failed(row, place.1, failure).await {
                 Ok(false) => {}
@@ -58,9 +66,11 @@ impl Pass<'_> {
                     outbox.note_done(self.bucket, &row.position, &[place.1]).await?;
                     self.leave(Left::Until(clock::now()));
                 }
-                Err(trouble) => {
+                Err(error) => {
+                    // The rest goes on; this fails again the next time.
+                    self.relay.metrics.count("outbox.troubles", "");
+                    tracing::error!(self.bucket, %error, "a failure is not written down");
                     self.leave(Left::NextBell);
-                    self.trouble.get_or_insert(trouble);
                 }
             }
         }
@@ -69,6 +79,11 @@ impl Pass<'_> {
             self.order.silence(&topic);
         }
         Ok(())
+    }
+
+    fn was_given_up(&self, failures: &Failures) -> bool {
+        let Failures { count, not_before, .. } = failures;
+        *count > 0 && (not_before.is_none() || *count >= self.relay.config.retries.max)
     }
 
     async fn write_down(
@@ -140,10 +155,9 @@ impl Pass<'_> {
             self.leave(Left::Until(at));
             return Ok(false);
         }
-        let patience =
-            if self.dead_letters_fail { 0 } else { self.until.distance_ms(clock::now()) };
+        let left = span(clock::now(), self.until);
+        let patience = if self.dead_letters_fail { Duration::ZERO } else { left };
         let reason = Reason { error, is_oversized };
-        let patience = Duration::from_millis(patience);
         let GivenUp { letter_id, is_kept, is_told } =
             dead_letter::give_up(relay, &self.signer, row, message, reason, patience).await?;
         self.dead_letters_fail |= !is_told;
