@@ -1,6 +1,6 @@
 //! The doorbell: which buckets have news. A bell is a hint; each minute the schedule has them all rung.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use domain::time::Timestamp;
@@ -11,7 +11,7 @@ use platform::catalog::OUTBOX_RELAY;
 use platform::clock;
 use platform::store::messages::BUCKETS;
 use platform::telemetry;
-use platform::wire::{Event, UnknownEvent, sqs};
+use platform::wire::{Event, UnknownEvent};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -26,8 +26,6 @@ pub enum Error {
     Event(#[from] UnknownEvent),
     #[error("this is no event of a queue")]
     NoQueue,
-    #[error("{0}")]
-    Response(&'static str),
 }
 
 pub async fn run() -> Result<(), lambda_runtime::Error> {
@@ -48,14 +46,14 @@ pub async fn run() -> Result<(), lambda_runtime::Error> {
 pub async fn invoke(relay: &Relay, payload: Value, deadline: Timestamp) -> Result<Value, Error> {
     let Event::Sqs(messages) = Event::read(payload)? else { return Err(Error::NoQueue) };
     let mut starts: BTreeMap<String, Start> = BTreeMap::new();
-    let (mut again, mut for_all) = (Vec::new(), false);
+    let (mut whole_after, mut for_all) = (BTreeSet::new(), false);
     for message in messages {
         match bell(&message.body) {
             Some(Bell::Bucket(bucket, start)) => {
                 let before = starts.remove(&bucket);
                 let (first, has_whole_after) = merge(before, start);
                 if has_whole_after {
-                    again.push((bucket.clone(), json!({"bucket": bucket, "whole": true})));
+                    whole_after.insert(bucket.clone());
                 }
                 starts.insert(bucket, first);
             }
@@ -67,17 +65,20 @@ pub async fn invoke(relay: &Relay, payload: Value, deadline: Timestamp) -> Resul
         ring_all(relay).await;
     }
     let until = deadline.minus_secs(RESERVE_SECS);
+    let mut again: Vec<(String, Value)> = whole_after.into_iter().map(whole).collect();
     for (bucket, done) in relay.work_on(&starts, until).await {
         match done {
             Ok(Left::Nothing) => tracing::info!(bucket, "drained"),
             Ok(left) => {
                 tracing::info!(bucket, ?left, "something is left");
                 if let Left::MoreToDo(after) = left {
-                    let bell = match after {
-                        Some(after) => json!({"bucket": bucket, "after": after}),
-                        None => json!({"bucket": bucket, "whole": true}),
-                    };
-                    again.push((bucket, bell));
+                    again.push(match after {
+                        Some(after) => {
+                            let bell = json!({"bucket": bucket, "after": after});
+                            (bucket, bell)
+                        }
+                        None => whole(bucket),
+                    });
                 }
             }
             Err(error) => {
@@ -89,8 +90,13 @@ pub async fn invoke(relay: &Relay, payload: Value, deadline: Timestamp) -> Resul
     relay.doorbell.send(&again).await;
     relay.forget().await;
     relay.metrics.flush(OUTBOX_RELAY.name);
-    let response = sqs::response(Vec::new()).map_err(Error::Response)?;
-    Ok(serde_json::to_value(response).expect("the response is plain JSON"))
+    Ok(json!({"batchItemFailures": []}))
+}
+
+/// The bell for all of a bucket.
+fn whole(bucket: String) -> (String, Value) {
+    let bell = json!({"bucket": bucket, "whole": true});
+    (bucket, bell)
 }
 
 /// Where to begin for two bells, and whether the whole bucket is still to be looked at after that: what
@@ -155,8 +161,7 @@ pub async fn ring_all(relay: &Relay) {
                 tracing::error!(bucket, %error, "not counted; it may have something");
             }
         }
-        let bell = json!({"bucket": bucket, "whole": true});
-        bells.push((bucket, bell));
+        bells.push(whole(bucket));
     }
     relay.doorbell.send(&bells).await;
     relay.metrics.observe("outbox.pending", "Count", pending, "");

@@ -162,65 +162,49 @@ impl Metrics {
 
 fn observations(service: &str, observed: &Observed, values: &[u64]) -> Value {
     let (name, unit, dimension) = observed;
-    let mut dimensions = vec!["service"];
-    let mut line = json!({"service": service});
-    if let Some((name, value)) = dimension.split_once('=') {
-        dimensions.push(name);
-        line[name] = value.into();
-    }
-    line["_aws"] = json!({
-        "Timestamp": crate::clock::now().as_millis(),
-        "CloudWatchMetrics": [{
-            "Namespace": namespace(),
-            "Dimensions": [dimensions],
-            "Metrics": [{"Name": name, "Unit": unit}],
-        }],
-    });
-    line[*name] = values.into();
-    line
-}
-
-fn namespace() -> String {
-    std::env::var("METRICS_NAMESPACE").unwrap_or_else(|_| "EscrowFunctions".to_owned())
+    line(service, dimension, &[(name, unit, values.into())])
 }
 
 fn lines(counts: &BTreeMap<(String, &'static str), Count>, service: &str) -> Vec<Value> {
-    let namespace = namespace();
-    let mut by_dimension: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
+    let mut by_dimension: BTreeMap<&str, Vec<Metric<'_>>> = BTreeMap::new();
     for ((dimension, name), count) in counts.iter().filter(|(_, count)| count.since_flush > 0) {
-        by_dimension.entry(dimension).or_default().push((name, count.since_flush));
+        let metrics = by_dimension.entry(dimension).or_default();
+        metrics.push((name, "Count", count.since_flush.into()));
     }
-    let line = |(dimension, metrics): (&str, Vec<(&str, u64)>)| {
-        let mut line = Map::new();
-        let mut dimensions = vec!["service"];
-        line.insert("service".to_owned(), service.into());
-        if let Some((name, value)) = dimension.split_once('=') {
-            dimensions.push(name);
-            line.insert(name.to_owned(), value.into());
-        }
-        let definitions: Vec<Value> =
-            metrics.iter().map(|(name, _)| json!({"Name": name, "Unit": "Count"})).collect();
-        for (name, count) in &metrics {
-            line.insert((*name).to_owned(), (*count).into());
-        }
-        let mut directives = vec![
-            json!({"Namespace": namespace, "Dimensions": [dimensions], "Metrics": definitions}),
-        ];
-        // One alarm hears of all functions: it is counted under no dimension too.
-        if metrics.iter().any(|(name, _)| *name == CRITICAL) {
-            let definition = json!({"Name": CRITICAL, "Unit": "Count"});
-            let none: [[&str; 0]; 1] = [[]];
-            directives
-                .push(json!({"Namespace": namespace, "Dimensions": none, "Metrics": [definition]}));
-        }
-        let directive = json!({
-            "Timestamp": crate::clock::now().as_millis(),
-            "CloudWatchMetrics": directives,
-        });
-        line.insert("_aws".to_owned(), directive);
-        Value::Object(line)
-    };
-    by_dimension.into_iter().map(line).collect()
+    by_dimension.iter().map(|(dimension, metrics)| line(service, dimension, metrics)).collect()
+}
+
+/// Name, unit and what was measured.
+type Metric<'a> = (&'a str, &'a str, Value);
+
+/// Metrics under one dimension, as CloudWatch reads them from a log line.
+fn line(service: &str, dimension: &str, metrics: &[Metric<'_>]) -> Value {
+    let namespace =
+        std::env::var("METRICS_NAMESPACE").unwrap_or_else(|_| "EscrowFunctions".to_owned());
+    let mut dimensions = vec!["service"];
+    let mut line = Map::from_iter([("service".to_owned(), service.into())]);
+    if let Some((name, value)) = dimension.split_once('=') {
+        dimensions.push(name);
+        line.insert(name.to_owned(), value.into());
+    }
+    let definitions = metrics.iter().map(|(name, unit, _)| json!({"Name": name, "Unit": unit}));
+    let definitions: Vec<Value> = definitions.collect();
+    let mut directives =
+        vec![json!({"Namespace": namespace, "Dimensions": [dimensions], "Metrics": definitions})];
+    // One alarm hears of all functions: it is counted under no dimension too.
+    if metrics.iter().any(|(name, ..)| *name == CRITICAL) {
+        let definition = json!({"Name": CRITICAL, "Unit": "Count"});
+        let none: [[&str; 0]; 1] = [[]];
+        directives
+            .push(json!({"Namespace": namespace, "Dimensions": none, "Metrics": [definition]}));
+    }
+    line.extend(metrics.iter().map(|(name, _, value)| ((*name).to_owned(), value.clone())));
+    let directive = json!({
+        "Timestamp": crate::clock::now().as_millis(),
+        "CloudWatchMetrics": directives,
+    });
+    line.insert("_aws".to_owned(), directive);
+    Value::Object(line)
 }
 
 #[cfg(test)]

@@ -81,6 +81,13 @@ impl Stage {
         Relay::new(Config::read(&self.env()).expect("the settings are complete"), clients)
     }
 
+    /// A topic of a test's own.
+    pub async fn topic(&self, name: &str, partitions: i32) -> String {
+        let topic = new_topic(name);
+        self.broker.create_topic(&topic, partitions).await;
+        topic
+    }
+
     /// Rings for all of some buckets: one invocation, which has so many seconds.
     pub async fn ring(&self, relay: &Relay, buckets: &BTreeSet<String>, secs: u32) -> Value {
         let bells = buckets.iter().map(|bucket| json!({"bucket": bucket, "whole": true}));

@@ -14,7 +14,7 @@ use testbed::deals;
 use testbed::faults::{Fault, Network};
 use testbed::published::Record;
 use testbed::records::SECRET;
-use testbed::stage::{Stage, backlog, neighbours, new_deal, new_topic, only};
+use testbed::stage::{Stage, backlog, neighbours, new_deal, only};
 use tokio::sync::Notify;
 
 #[tokio::test]
@@ -136,8 +136,7 @@ async fn a_row_waits_until_the_one_before_it_is_seen() {
 async fn a_commit_between_two_pages_of_a_query_is_published_in_its_turn() {
     let mut stage = Stage::new("between").await;
     stage.set("OUTBOX_BATCH_SIZE", 2);
-    let topic = new_topic("between");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("between", 1).await;
     let names = neighbours(2);
     let (busy, other) = (names[0].as_str(), names[1].as_str());
     let now = clock::now();
@@ -256,8 +255,7 @@ async fn a_relay_that_dies_at_any_call_loses_nothing_and_keeps_the_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_rows_are_worked_off() {
     let stage = Stage::new("backlog").await;
-    let topic = new_topic("backlog");
-    stage.broker.create_topic(&topic, 3).await;
+    let topic = stage.topic("backlog", 3).await;
     let (rows, expected) = backlog(&topic, 1000, 10, None);
     stage.put_all(rows).await;
     let relay = stage.relay();

@@ -11,7 +11,7 @@ use platform::store::messages::{ESCROW_COMMANDS, bucket};
 use serde_json::json;
 use testbed::faults::{Fault, Network};
 use testbed::records::sqs_event;
-use testbed::stage::{Stage, ids, neighbours, new_deal, new_topic, only};
+use testbed::stage::{Stage, ids, neighbours, new_deal, only};
 
 #[tokio::test]
 async fn when_all_bells_are_lost_the_schedule_finds_what_waits() {
@@ -72,8 +72,7 @@ async fn what_is_committed_while_a_message_waits_for_its_retry_does_not_wait_wit
     // Longer than the invocation has: a relay that only slept would publish nothing else.
     stage.set("OUTBOX_BASE_DELAY_SECONDS", 20);
     stage.set("OUTBOX_MAX_MESSAGE_BYTES", 20_000);
-    let topic = new_topic("waits");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("waits", 1).await;
     let names = neighbours(2);
     let (waits, neighbour) = (names[0].as_str(), names[1].as_str());
     let other = new_deal().to_string();
@@ -124,8 +123,7 @@ async fn what_an_invocation_had_no_time_for_goes_on_where_it_ended() {
     let mut stage = Stage::embedded("cursor").await;
     stage.set("OUTBOX_BATCH_SIZE", 5);
     stage.hold(true).await;
-    let topic = new_topic("cursor");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("cursor", 1).await;
     let names = neighbours(60);
     let now = clock::now();
     // Half of them stay where they are: whoever began anew each time would never get past them.
@@ -158,8 +156,7 @@ async fn what_waits_is_not_looked_at_for_every_bell() {
     let mut stage = Stage::new("news").await;
     stage.set("OUTBOX_BATCH_SIZE", 10);
     stage.hold(true).await;
-    let topic = new_topic("news");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("news", 1).await;
     let names = neighbours(52);
     let now = clock::now();
     let long_ago = now.minus_secs(600);
@@ -206,8 +203,7 @@ async fn it_tells_how_much_waits_since_when_and_how_long_publishing_took() {
     let mut stage = Stage::new("metrics").await;
     stage.set("OUTBOX_MAX_MESSAGE_BYTES", 20_000);
     stage.set("OUTBOX_BASE_DELAY_SECONDS", 600);
-    let topic = new_topic("metrics");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("metrics", 1).await;
     let names = neighbours(3);
     let (large, others) = names.split_first().unwrap();
     let long_ago = clock::now().minus_secs(90);

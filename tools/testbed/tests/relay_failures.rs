@@ -61,8 +61,7 @@ async fn a_command_about_money_that_fails_holds_those_after_it_until_an_operator
     let mut stage = Stage::new("stuck").await;
     stage.set("OUTBOX_MAX_MESSAGE_BYTES", 20_000);
     stage.set("OUTBOX_MAX_RETRIES", 1);
-    let topic = new_topic("stuck");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("stuck", 1).await;
     let names = neighbours(2);
     let (stuck, other) = (names[0].as_str(), names[1].as_str());
     let now = clock::now();
@@ -97,8 +96,7 @@ async fn a_message_that_its_letter_cannot_hold_whole_stays_in_the_outbox() {
     let mut stage = Stage::new("whole").await;
     stage.set("OUTBOX_MAX_MESSAGE_BYTES", 20_000);
     stage.set("OUTBOX_MAX_RETRIES", 0);
-    let topic = new_topic("whole");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("whole", 1).await;
     let name = new_deal().to_string();
     stage.put(&name, 1, None, clock::now(), &[(&topic, 250_000)]).await;
     stage.ring_all(&stage.relay()).await;
@@ -149,8 +147,7 @@ async fn a_topic_that_is_missing_holds_up_its_own_messages_and_heals_when_it_is_
 }
 
 async fn heals(stage: &Stage, missing: &str, make: impl AsyncFn(&str)) {
-    let there = new_topic("there");
-    stage.broker.create_topic(&there, 1).await;
+    let there = stage.topic("there", 1).await;
     let names = neighbours(3);
     let now = clock::now();
     for name in &names {
@@ -185,8 +182,7 @@ async fn heals(stage: &Stage, missing: &str, make: impl AsyncFn(&str)) {
 async fn a_topic_that_does_not_answer_holds_up_no_other() {
     let mut stage = Stage::embedded("sick").await;
     stage.set("OUTBOX_BATCH_SIZE", 12);
-    let sick = new_topic("sick");
-    stage.broker.create_topic(&sick, 1).await;
+    let sick = stage.topic("sick", 1).await;
     stage.broker.lacks_replicas(&sick, true);
     let names = neighbours(13);
     let (payee, others) = names.split_last().unwrap();
@@ -211,8 +207,7 @@ async fn one_aggregate_is_stuck_while_999_go_on() {
     let mut stage = Stage::new("one-stuck").await;
     stage.set("OUTBOX_BASE_DELAY_SECONDS", 600);
     stage.set("OUTBOX_MAX_MESSAGE_BYTES", 20_000);
-    let topic = new_topic("one-stuck");
-    stage.broker.create_topic(&topic, 3).await;
+    let topic = stage.topic("one-stuck", 3).await;
     let (rows, expected) = backlog(&topic, 1000, 3, Some(500));
     stage.put_all(rows).await;
     stage.ring_all(&stage.relay()).await;
@@ -225,8 +220,7 @@ async fn one_aggregate_is_stuck_while_999_go_on() {
 #[tokio::test]
 async fn a_damaged_row_blocks_its_aggregate_alone_and_is_told() {
     let stage = Stage::new("damaged").await;
-    let topic = new_topic("damaged");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("damaged", 1).await;
     let names = neighbours(2);
     let (damaged, other) = (names[0].as_str(), names[1].as_str());
     let now = clock::now();
@@ -252,8 +246,7 @@ async fn a_failure_that_cannot_be_written_down_costs_nobody_else_anything() {
     let mut stage = Stage::new("trouble").await;
     stage.set("OUTBOX_MAX_MESSAGE_BYTES", 20_000);
     stage.set("OUTBOX_MAX_RETRIES", 0);
-    let topic = new_topic("trouble");
-    stage.broker.create_topic(&topic, 1).await;
+    let topic = stage.topic("trouble", 1).await;
     let names = neighbours(6);
     let now = clock::now();
     for (index, name) in names.iter().enumerate() {

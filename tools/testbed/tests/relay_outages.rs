@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use outbox_relay::relay::Relay;
 use platform::clock;
 use serde_json::json;
 use testbed::apache_kafka::{ApacheKafka, BROKERS_VARIABLE};
@@ -60,6 +61,19 @@ async fn commit_some(stage: &Stage, count: usize) {
     }
 }
 
+/// The schedule alone brings all of it out, in order.
+async fn heals(stage: &Stage, relay: &Relay, told: &str) {
+    let begun = Instant::now();
+    while !stage.rows().await.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(90), "it does not heal");
+        stage.by_schedule(relay).await;
+    }
+    let (expected, records) = stage.published().await;
+    let verdict = expected.check(&records);
+    println!("{}, {told}: {verdict}", stage.broker.kind());
+    verdict.must_hold();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_spends_no_retry_and_heals_by_itself() {
     let (stage, mut broker) = prepare("outage").await;
@@ -91,15 +105,7 @@ async fn an_outage_spends_no_retry_and_heals_by_itself() {
     assert_eq!(stage.bed.letters().await.len(), 0);
 
     broker.bring_back(&stage).await;
-    let begun = Instant::now();
-    while !stage.rows().await.is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(90), "it does not heal");
-        stage.by_schedule(&relay).await;
-    }
-    let (expected, records) = stage.published().await;
-    let verdict = expected.check(&records);
-    println!("{}, an outage: {verdict}", stage.broker.kind());
-    verdict.must_hold();
+    heals(&stage, &relay, "an outage").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,13 +126,5 @@ async fn when_an_invocation_ends_nothing_of_it_is_on_its_way() {
     assert_eq!(stage.rows().await.len(), 40);
 
     broker.hang(&stage, false);
-    let begun = Instant::now();
-    while !stage.rows().await.is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(90), "it does not heal");
-        stage.by_schedule(&relay).await;
-    }
-    let (expected, records) = stage.published().await;
-    let verdict = expected.check(&records);
-    println!("{}, hung: {verdict}", stage.broker.kind());
-    verdict.must_hold();
+    heals(&stage, &relay, "hung").await;
 }
